@@ -1,0 +1,1 @@
+"""Export of trained policies as SavedModels."""

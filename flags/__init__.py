@@ -1,0 +1,1 @@
+"""Presets: absl flagfiles, each holding only what differs from full Rainbow."""

@@ -1,0 +1,1 @@
+"""The paper: layers, networks, losses, the learner and the actor."""

@@ -1,0 +1,41 @@
+"""Chooses actions for E lanes."""
+
+import numpy as np
+import tensorflow as tf
+
+from rainbow_tf.agent.losses import q_values
+from rainbow_tf.agent.networks import Network
+
+
+class Actor:
+    """Greedy in the mean return, with fresh noise per lane if `noise`, or with epsilon."""
+
+    def __init__(
+        self,
+        *,
+        network: Network,
+        support: np.ndarray | None,
+        num_actions: int,
+        noise: bool,
+        rng: np.random.Generator,
+    ):
+        self._network = network
+        self._support = support
+        self._num_actions = num_actions
+        self._noise = noise
+        self._rng = rng
+        self._greedy = tf.function(self._greedy_actions, jit_compile=True, autograph=False)
+
+    def act(self, observation: np.ndarray, epsilon: float = 0.0) -> np.ndarray:
+        """Actions [E] for observations [E, S, *frame]; each is random with chance epsilon."""
+        actions = self._greedy(tf.convert_to_tensor(observation)).numpy()
+        if epsilon > 0:
+            explores = self._rng.random(len(actions)) < epsilon
+            random = self._rng.integers(self._num_actions, size=len(actions), dtype=np.int32)
+            actions = np.where(explores, random, actions)
+        return actions
+
+    def _greedy_actions(self, observation: tf.Tensor) -> tf.Tensor:
+        outputs = self._network(observation, training=self._noise, noise_per_example=self._noise)
+        values = q_values(self._support, outputs)
+        return tf.argmax(values, axis=1, output_type=tf.int32)

@@ -1,0 +1,88 @@
+"""One compiled update of the online network, and the target network beside it."""
+
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from rainbow_tf.agent import losses
+from rainbow_tf.agent.networks import Network
+from rainbow_tf.types import Batch
+
+
+class UpdateResult(NamedTuple):
+    """What an update tells."""
+
+    errors: np.ndarray  # [B], KL or absolute TD error: the new priorities
+    loss: float
+    q_mean: float  # mean value of the greedy action in the batch
+
+
+class Learner:
+    """Minimises the weighted KL (or Huber) loss of the paper with Adam."""
+
+    def __init__(
+        self,
+        *,
+        online: Network,
+        target: Network,
+        support: np.ndarray | None,
+        double: bool,
+        learning_rate: float,
+        adam_epsilon: float,
+    ):
+        self.online = online
+        self.target = target
+        self._support = support
+        self._double = double
+        self.optimizer = keras.optimizers.Adam(learning_rate, epsilon=adam_epsilon)
+        self.optimizer.build(online.trainable_variables)
+        self._compiled_update = tf.function(self._update, jit_compile=True, autograph=False)
+        self.update_target()
+
+    def update_target(self) -> None:
+        """Copies the online network's weights to the target's."""
+        pairs = zip(self.target.trainable_variables, self.online.trainable_variables, strict=True)
+        for target, online in pairs:
+            target.assign(online)
+
+    def update(self, batch: Batch) -> UpdateResult:
+        """One step of gradient descent on the batch."""
+        errors, loss, q_mean = self._compiled_update(Batch(*map(tf.convert_to_tensor, batch)))
+        return UpdateResult(errors.numpy(), float(loss), float(q_mean))
+
+    def _update(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        # Own noise for each of the three passes: a selector that shares it is biased.
+        outputs_t = self.target(batch.observation_t, training=True)
+        selector = self.online(batch.observation_t, training=True) if self._double else outputs_t
+        action_t = tf.argmax(self._values(selector), axis=1, output_type=tf.int32)
+        with tf.GradientTape() as tape:
+            outputs_tm1 = self.online(batch.observation_tm1, training=True)
+            error_loss, errors = self._losses(batch, outputs_tm1, outputs_t, action_t)
+            loss = tf.reduce_mean(batch.weight * error_loss)
+        variables = self.online.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables))
+        q_mean = tf.reduce_mean(tf.reduce_max(self._values(outputs_tm1), axis=1))
+        return errors, loss, q_mean
+
+    def _losses(self, batch, outputs_tm1, outputs_t, action_t):
+        """Loss and absolute error of every example."""
+        if self._support is None:
+            error = losses.td_error(
+                self._values(outputs_tm1),
+                batch.action_tm1,
+                batch.reward_t,
+                batch.discount_t,
+                self._values(outputs_t),
+                action_t,
+            )
+            return losses.huber(error), tf.abs(error)
+        target_probs = losses.categorical_target(
+            tf.constant(self._support), batch.reward_t, batch.discount_t, outputs_t, action_t
+        )
+        divergence = losses.categorical_td_loss(outputs_tm1, batch.action_tm1, target_probs)
+        return divergence, divergence
+
+    def _values(self, outputs: tf.Tensor) -> tf.Tensor:
+        return losses.q_values(self._support, outputs)

@@ -1,0 +1,129 @@
+"""Networks: what is observed -> logits of the returns (or values) of every action."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from rainbow_tf.agent.layers import ReturnHead, dense, fan_in_uniform
+from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.types import WorldSpec
+
+# (filters, kernel, stride) of the convolutions, units of the dense torso, units of the head.
+_ARCHITECTURES: dict[str, tuple[tuple[tuple[int, int, int], ...], tuple[int, ...], int]] = {
+    "nature": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), (), 512),
+    "data_efficient": (((32, 5, 5), (64, 5, 5)), (), 256),
+    "minatar": (((16, 3, 1),), (), 128),
+    "mlp": ((), (128,), 128),
+}
+
+
+class Network(keras.Model):
+    """Observations [B, S, *frame] -> [B, A, N]: logits of N atoms, or values with N = 1."""
+
+    def __init__(
+        self,
+        *,
+        architecture: str,
+        num_actions: int,
+        num_atoms: int,
+        dueling: bool,
+        noisy: bool,
+        sigma0: float,
+        seed: int,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        convolutions, torso_units, head_units = _ARCHITECTURES[architecture]
+        seeds = iter(np.random.SeedSequence(seed).generate_state(8).astype(int) // 2)
+        self.convolutions = [
+            keras.layers.Conv2D(
+                filters,
+                kernel,
+                stride,
+                padding="valid",
+                activation="relu",
+                kernel_initializer=fan_in_uniform(int(next(seeds))),
+            )
+            for filters, kernel, stride in convolutions
+        ]
+        self.torso = [
+            dense(units, noisy=noisy, sigma0=sigma0, activation="relu", seed=int(next(seeds)))
+            for units in torso_units
+        ]
+        self.head = ReturnHead(
+            num_actions,
+            num_atoms,
+            hidden_units=head_units,
+            dueling=dueling,
+            noisy=noisy,
+            sigma0=sigma0,
+            seed=int(next(seeds)),
+        )
+
+    def call(self, observations, training=False, noise_per_example=False):
+        """Noise when `training`: one draw for the batch, or one for each example."""
+        features = self._features(observations)
+        if noise_per_example:
+            features = features[:, None]  # Groups of one: noisy layers draw noise per group.
+        for layer in self.torso:
+            features = layer(features, training=training)
+        outputs = self.head(features, training=training)
+        return outputs[:, 0] if noise_per_example else outputs
+
+    def _features(self, observations):  # [B, S, *frame] -> [B, F]
+        scale = 255.0 if observations.dtype == "uint8" else 1.0
+        inputs = ops.cast(observations, "float32") / scale
+        if self.convolutions:
+            if len(inputs.shape) == 4:
+                inputs = inputs[..., None]  # grey frames have one channel
+            inputs = ops.transpose(inputs, (0, 2, 3, 1, 4))  # [B, H, W, S, C]
+            inputs = ops.reshape(inputs, (*ops.shape(inputs)[:3], -1))
+        for layer in self.convolutions:
+            inputs = layer(inputs)
+        return ops.reshape(inputs, (ops.shape(inputs)[0], -1))
+
+    def noise_scales(self) -> dict[str, float]:
+        """Mean absolute sigma of every noisy layer, by its path."""
+        layers = [layer for layer in self._flatten_layers() if hasattr(layer, "noise_scale")]
+        return {layer.path: float(layer.noise_scale()) for layer in layers}
+
+
+def make_network(config: Config, spec: WorldSpec, *, seed: int, name: str) -> Network:
+    """The network of the settings, built for the world."""
+    network = Network(
+        architecture=_architecture(config.network, spec),
+        num_actions=spec.num_actions,
+        num_atoms=config.num_atoms if config.distributional else 1,
+        dueling=config.dueling,
+        noisy=config.noisy,
+        sigma0=config.noisy_sigma,
+        seed=seed,
+        name=name,
+    )
+    network(np.zeros((1, spec.frame_stack, *spec.frame_shape), spec.frame_dtype))
+    return network
+
+
+def make_support(config: Config) -> np.ndarray | None:
+    """The atoms z of the return distribution, or None for agents without one."""
+    if not config.distributional:
+        return None
+    return np.linspace(config.v_min, config.v_max, config.num_atoms, dtype=np.float32)
+
+
+def _architecture(name: str, spec: WorldSpec) -> str:
+    is_image = len(spec.frame_shape) in (2, 3)
+    if name == "auto":
+        if not is_image:
+            return "mlp"
+        return "nature" if min(spec.frame_shape[:2]) >= 36 else "minatar"
+    convolutions, _, _ = _ARCHITECTURES[name]
+    size = min(spec.frame_shape[:2]) if is_image else 0
+    for _, kernel, stride in convolutions:
+        size = (size - kernel) // stride + 1
+    if convolutions and size < 1:
+        raise ConfigError(
+            f"--network={name} needs larger images than frames of shape {spec.frame_shape}; "
+            "leave --network out to have one chosen."
+        )
+    return name

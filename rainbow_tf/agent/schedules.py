@@ -1,0 +1,6 @@
+"""Settings that change over a run."""
+
+
+def linear(start: float, end: float, progress: float) -> float:
+    """From start to end as progress goes from 0 to 1, and end from there on."""
+    return start + (end - start) * min(1.0, progress)

@@ -1,0 +1,292 @@
+"""Every setting: its default, its unit, its help sentence and its check.
+
+The defaults are the paper's full Rainbow agent. Lengths are in emulator frames, as in the
+paper; `Config.steps` is the one place that turns frames into agent steps. A world other than
+Atari has one frame per agent step.
+"""
+
+import dataclasses
+import difflib
+import json
+import re
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from rainbow_tf.games import GAMES
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used; its message names the flag and the way out."""
+
+
+def _setting(
+    default: Any,
+    help_text: str,
+    *,
+    choices: Sequence[str] | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    above: float | None = None,
+) -> Any:
+    """A field with its help and its bounds: `minimum` and `maximum` include, `above` excludes."""
+    metadata = {
+        "help": help_text,
+        "choices": choices,
+        "minimum": minimum,
+        "maximum": maximum,
+        "above": above,
+    }
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """The settings of one run, checked when it is made."""
+
+    # The world.
+    game: str | None = _setting(None, "Atari game by its snake-case name, such as qbert.")
+    environment: str | None = _setting(
+        None,
+        "Gymnasium id with discrete actions instead of --game, such as CartPole-v1 or "
+        "MinAtar/Breakout-v1. One frame is one environment step there.",
+    )
+    protocol: str = _setting(
+        "paper",
+        "Atari rules. paper: no sticky actions, a lost life is terminal for learning. sticky: "
+        "actions repeat with probability 0.25, only game over is terminal.",
+        choices=("paper", "sticky"),
+    )
+    num_envs: int = _setting(
+        4,
+        "Lanes stepped together. 4 act once per update with the weights the paper would use; "
+        "1 is the paper to the letter.",
+        minimum=1,
+    )
+    action_repeat: int = _setting(
+        4, "Emulator frames an action is held for (Atari only).", minimum=1
+    )
+    frame_stack: int | None = _setting(
+        None, "Frames in an observation; by default 4 for Atari and 1 elsewhere.", minimum=1
+    )
+    noop_max: int = _setting(30, "Most no-op actions at the start of an Atari episode.", minimum=0)
+    max_episode_frames: int = _setting(
+        108_000, "Frames after which an episode is cut, not ended.", minimum=1
+    )
+    clip_rewards: bool = _setting(True, "Clip rewards to [-1, 1] for learning; scores stay true.")
+
+    # The six parts of Rainbow.
+    double: bool = _setting(True, "Double Q-learning: the online network selects the action.")
+    prioritized: bool = _setting(True, "Prioritized replay; off, all transitions are alike.")
+    dueling: bool = _setting(True, "Dueling value and advantage streams.")
+    distributional: bool = _setting(
+        True, "Learn the distribution of returns; off, their mean with a Huber loss."
+    )
+    noisy: bool = _setting(True, "Noisy linear layers explore; off, epsilon-greedy does.")
+    n_step: int = _setting(3, "Steps of reward before the bootstrap.", minimum=1)
+
+    # The agent.
+    network: str = _setting(
+        "auto",
+        "Torso and width of the network; auto chooses by what is observed.",
+        choices=("auto", "nature", "data_efficient", "minatar", "mlp"),
+    )
+    discount: float = _setting(0.99, "Discount of one agent step.", minimum=0, maximum=1)
+    num_atoms: int = _setting(51, "Atoms of the return distribution.", minimum=2)
+    v_min: float = _setting(-10.0, "Smallest return of the distribution.")
+    v_max: float = _setting(10.0, "Largest return of the distribution.")
+    noisy_sigma: float = _setting(0.5, "Initial scale sigma0 of the noisy layers.", minimum=0)
+    epsilon_start: float = _setting(
+        1.0, "Exploration at the start, without noisy layers.", minimum=0, maximum=1
+    )
+    epsilon_end: float = _setting(
+        0.01, "Exploration after its decay, without noisy layers.", minimum=0, maximum=1
+    )
+    epsilon_decay_frames: int = _setting(
+        250_000, "Frames over which exploration decays, without noisy layers.", minimum=0
+    )
+
+    # Learning.
+    frames: int = _setting(200_000_000, "Frames to train for.", minimum=1)
+    min_history_frames: int = _setting(80_000, "Frames before the first update.", minimum=0)
+    updates_per_step: float = _setting(
+        0.25, "Updates per agent step; 0.25 is one update every 4 steps.", above=0
+    )
+    batch_size: int = _setting(32, "Transitions in an update.", minimum=1)
+    learning_rate: float = _setting(6.25e-5, "Adam's learning rate.", above=0)
+    adam_epsilon: float = _setting(
+        1.5e-4, "Adam's epsilon, added to the root of the second moment.", above=0
+    )
+    target_period_frames: int = _setting(
+        32_000, "Frames between copies of the online network to the target.", minimum=1
+    )
+
+    # The memory.
+    replay_capacity: int = _setting(1_000_000, "Agent steps that the replay holds.", minimum=1)
+    priority_exponent: float = _setting(
+        0.5, "Exponent omega of the priorities.", minimum=0, maximum=1
+    )
+    importance_exponent: float = _setting(
+        0.4, "First importance exponent beta; it grows to 1 over the run.", minimum=0, maximum=1
+    )
+
+    # Evaluation.
+    eval_period_frames: int = _setting(
+        1_000_000, "Frames of training between evaluations; 0 for none.", minimum=0
+    )
+    eval_frames: int = _setting(500_000, "Frames that an evaluation plays.", minimum=1)
+    eval_noise: bool = _setting(False, "Keep the noise of the noisy layers in evaluation.")
+    eval_epsilon: float = _setting(
+        0.0, "Share of random actions in evaluation.", minimum=0, maximum=1
+    )
+
+    # The run.
+    seed: int = _setting(1, "Seed of everything random; same seed, same CPU run.", minimum=0)
+    run_dir: str | None = _setting(
+        None, "Folder of the run; by default runs/<game>/<agent>/seed_<seed>."
+    )
+    restart: bool = _setting(False, "Move a run that is already in the folder aside.")
+    log_period_frames: int = _setting(
+        10_000, "Frames between rows of train.csv and TensorBoard points.", minimum=1
+    )
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            _check_bounds(field, getattr(self, field.name))
+        self._check_world()
+        if self.v_min >= self.v_max:
+            raise ConfigError(
+                f"--v_min={self.v_min:g} must be below --v_max={self.v_max:g}; "
+                "the paper uses --v_min=-10 --v_max=10."
+            )
+        if self.frame_stack is None:
+            object.__setattr__(self, "frame_stack", 4 if self.game is not None else 1)
+        shortest_ring = self.stack + self.n_step
+        if self.replay_capacity // self.num_envs < shortest_ring:
+            raise ConfigError(
+                f"--replay_capacity={self.replay_capacity} is too small for "
+                f"--num_envs={self.num_envs}, --n_step={self.n_step} and a stack of "
+                f"{self.stack}; give at least {shortest_ring * self.num_envs}."
+            )
+
+    def _check_world(self) -> None:
+        if self.game is not None and self.environment is not None:
+            raise ConfigError(
+                f"--game={self.game} and --environment={self.environment} exclude each other; "
+                "give one of them."
+            )
+        if self.game is None and self.environment is None:
+            raise ConfigError(
+                "Nothing to play: give --game, such as --game=qbert, or --environment, "
+                "such as --environment=CartPole-v1."
+            )
+        if self.game is not None and self.game not in GAMES:
+            close = difflib.get_close_matches(self.game, GAMES, n=1)
+            hint = f"did you mean --game={close[0]}?" if close else f"known: {', '.join(GAMES)}."
+            raise ConfigError(f"--game={self.game} is not one of the 57 games; {hint}")
+
+    @property
+    def stack(self) -> int:
+        """Frames in an observation, with the default of the world filled in."""
+        assert self.frame_stack is not None
+        return self.frame_stack
+
+    @property
+    def frames_per_step(self) -> int:
+        """Frames that one agent step takes."""
+        return self.action_repeat if self.game is not None else 1
+
+    def steps(self, frames: int) -> int:
+        """Agent steps in a length given in frames, rounded up."""
+        return -(-frames // self.frames_per_step)
+
+    @property
+    def sticky_action_probability(self) -> float:
+        """Probability that the emulator repeats the last action."""
+        return 0.25 if self.protocol == "sticky" else 0.0
+
+    @property
+    def terminal_on_life_loss(self) -> bool:
+        """Whether a lost life cuts the bootstrap."""
+        return self.protocol == "paper"
+
+    @property
+    def agent(self) -> str:
+        """Name of the agent: rainbow, dqn, or rainbow without the parts that are off."""
+        parts = {
+            "double": self.double,
+            "priority": self.prioritized,
+            "dueling": self.dueling,
+            "multi_step": self.n_step > 1,
+            "distributional": self.distributional,
+            "noisy": self.noisy,
+        }
+        missing = [f"no_{name}" for name, is_on in parts.items() if not is_on]
+        if len(missing) == len(parts):
+            return "dqn"
+        length = [f"n{self.n_step}"] if self.n_step not in (1, 3) else []
+        return "_".join(missing + length) or "rainbow"
+
+    @property
+    def world(self) -> str:
+        """Name of the game or environment, fit for a folder."""
+        return self.game or re.sub(r"[^a-z0-9]+", "_", str(self.environment).lower())
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder."""
+        if self.run_dir is not None:
+            return Path(self.run_dir)
+        return Path("runs") / self.world / self.agent / f"seed_{self.seed}"
+
+    def to_json(self) -> str:
+        """The settings as the text of `config.json`."""
+        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Config":
+        """The settings that `to_json` wrote."""
+        return cls(**json.loads(text))
+
+
+def _check_bounds(field: dataclasses.Field, value: Any) -> None:
+    if value is None:
+        return
+    bounds = field.metadata
+    flag = f"--{field.name}={value}"
+    if bounds["choices"] is not None and value not in bounds["choices"]:
+        raise ConfigError(f"{flag} is unknown; choose one of {', '.join(bounds['choices'])}.")
+    if bounds["minimum"] is not None and not value >= bounds["minimum"]:
+        raise ConfigError(f"{flag} is too small; it must be at least {bounds['minimum']}.")
+    if bounds["maximum"] is not None and not value <= bounds["maximum"]:
+        raise ConfigError(f"{flag} is too large; it must be at most {bounds['maximum']}.")
+    if bounds["above"] is not None and not value > bounds["above"]:
+        raise ConfigError(f"{flag} is too small; it must be above {bounds['above']}.")
+
+
+def define_flags() -> None:
+    """Defines one absl flag per setting."""
+    kinds = typing.get_type_hints(Config)
+    for field in dataclasses.fields(Config):
+        kind, *_ = typing.get_args(kinds[field.name]) or (kinds[field.name],)
+        default: Any = field.default
+        help_text, choices = field.metadata["help"], field.metadata["choices"]
+        if kind is bool:
+            flags.DEFINE_bool(field.name, default, help_text)
+        elif kind is int:
+            flags.DEFINE_integer(field.name, default, help_text)
+        elif kind is float:
+            flags.DEFINE_float(field.name, default, help_text)
+        elif choices is not None:
+            flags.DEFINE_enum(field.name, default, list(choices), help_text)
+        else:
+            flags.DEFINE_string(field.name, default, help_text)
+
+
+def from_flags() -> Config:
+    """The settings that the parsed flags give."""
+    values = flags.FLAGS.flag_values_dict()
+    return Config(**{field.name: values[field.name] for field in dataclasses.fields(Config)})

@@ -1,0 +1,1 @@
+"""The worlds: Atari as the paper plays it, and Gymnasium."""

@@ -1,0 +1,192 @@
+"""Gymnasium environments with discrete actions: classic control, MinAtar, one's own."""
+
+import difflib
+import functools
+import warnings
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
+
+from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.types import StepOutput, WorldSpec
+
+
+class GymWorld:
+    """E lanes of one environment; a frame is one step, and the frame cap counts steps."""
+
+    def __init__(self, *, config: Config, num_envs: int, seed: int) -> None:
+        assert config.environment is not None
+        if config.environment.startswith("ALE/"):
+            raise ConfigError(
+                f"--environment={config.environment} would not follow the paper's Atari rules; "
+                "give --game with the snake-case name instead, such as --game=qbert."
+            )
+        if config.environment.startswith("MinAtar/"):
+            _register_minatar()
+        self._make = functools.partial(
+            _make_lanes, config.environment, num_envs, config.max_episode_frames
+        )
+        # Spread, because consecutive seeds would give neighbouring runs the same lanes.
+        lane_seeds = np.random.SeedSequence(seed).generate_state(num_envs) >> 1
+        self._seeds: list[int | None] = [int(lane_seed) for lane_seed in lane_seeds]
+        self._env = self._make()
+        self._is_fresh = True
+        actions = _check_actions(config.environment, self._env.single_action_space)
+        frame = _check_observation(config.environment, self._env.single_observation_space)
+        self._first_action = int(actions.start)
+        self.spec = WorldSpec(
+            frame_shape=frame.shape,
+            frame_dtype=_frame_dtype(frame),
+            frame_stack=config.stack,
+            num_actions=int(actions.n),
+            action_meanings=_action_meanings(self._env.envs[0], int(actions.n)),
+        )
+        self._stack = np.zeros((num_envs, config.stack, *frame.shape), self.spec.frame_dtype)
+        self._episode_over = np.zeros(num_envs, bool)
+
+    def reset(self) -> StepOutput:
+        """Starts every lane anew from the constructor's seed."""
+        if not self._is_fresh:
+            # What a reset does not clear must not reach a restart: MinAtar's last action, say.
+            self._env.close()
+            self._env = self._make()
+        self._is_fresh = False
+        frame, _ = self._env.reset(seed=self._seeds)
+        num_envs = len(self._seeds)
+        is_first = np.ones(num_envs, bool)
+        self._episode_over = np.zeros(num_envs, bool)
+        return StepOutput(
+            observation=self._observe(frame, is_first),
+            reward=np.zeros(num_envs, np.float32),
+            terminal=np.zeros(num_envs, bool),
+            truncated=np.zeros(num_envs, bool),
+            episode_over=self._episode_over,
+            is_first=is_first,
+        )
+
+    def step(self, actions: np.ndarray) -> StepOutput:
+        """Steps every lane once; a lane that is over restarts."""
+        if self._first_action != 0:
+            actions = actions + self._first_action
+        frame, reward, terminated, truncated, _ = self._env.step(actions)
+        is_first, self._episode_over = self._episode_over, terminated | truncated
+        return StepOutput(
+            observation=self._observe(frame, is_first),
+            reward=reward.astype(np.float32),
+            terminal=terminated,
+            truncated=truncated & ~terminated,
+            episode_over=self._episode_over,
+            is_first=is_first,
+        )
+
+    def close(self) -> None:
+        """Ends the lanes."""
+        self._env.close()
+
+    def _observe(self, frame: np.ndarray, is_first: np.ndarray) -> np.ndarray:
+        """The stack with the new frame; always a new array, `frame` is the lanes' own buffer."""
+        if self.spec.frame_stack == 1:
+            return np.array(frame, self.spec.frame_dtype)[:, None]  # [E, 1, *frame]
+        # Not FrameStackObservation: its zeros are the lower bound where that is above 0.
+        stack = np.empty_like(self._stack)  # [E, S, *frame]
+        stack[:, :-1] = self._stack[:, 1:]
+        stack[is_first, :-1] = 0
+        stack[:, -1] = frame
+        self._stack = stack
+        return stack
+
+
+def _make_lanes(environment: str, num_envs: int, max_episode_steps: int) -> SyncVectorEnv:
+    with warnings.catch_warnings():
+        # Advice for authors of environments: old versions, bounds that lose precision.
+        warnings.simplefilter("ignore")
+        try:
+            lanes = gymnasium.make_vec(
+                environment,
+                num_envs=num_envs,
+                vectorization_mode="sync",
+                vector_kwargs={"autoreset_mode": AutoresetMode.NEXT_STEP, "copy": False},
+                wrappers=[functools.partial(TimeLimit, max_episode_steps=max_episode_steps)],
+                disable_env_checker=True,
+            )
+        except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
+            raise ConfigError(
+                f"--environment={environment} needs a package that is not installed "
+                f"({_one_line(error)}); install it or give another --environment."
+            ) from error
+        except Exception as error:  # Any code may run in there, and fail in any way.
+            if environment not in gymnasium.registry and isinstance(error, gymnasium.error.Error):
+                close = difflib.get_close_matches(environment, gymnasium.registry, n=1)
+                hint = (
+                    f"did you mean --environment={close[0]}?"
+                    if close
+                    else ("give the id of a registered one, such as --environment=CartPole-v1.")
+                )
+                raise ConfigError(
+                    f"--environment={environment} is not known to Gymnasium; {hint}"
+                ) from error
+            raise ConfigError(
+                f"--environment={environment} cannot be created ({_one_line(error)}); "
+                "repair it or give another --environment."
+            ) from error
+    assert isinstance(lanes, SyncVectorEnv)
+    return lanes
+
+
+def _register_minatar() -> None:
+    if "MinAtar/Breakout-v1" in gymnasium.registry:
+        return
+    with warnings.catch_warnings():
+        # Its plotting packages warn when they are imported.
+        warnings.simplefilter("ignore")
+        try:
+            import minatar.gym
+        except ImportError as error:
+            raise ConfigError(
+                "--environment=MinAtar/... needs MinAtar; pip install 'rainbow_tf[minatar]'."
+            ) from error
+    minatar.gym.register_envs()
+
+
+def _check_actions(environment: str, space: gymnasium.Space) -> spaces.Discrete:
+    if not isinstance(space, spaces.Discrete):
+        raise ConfigError(
+            f"--environment={environment} has {type(space).__name__} actions, but Rainbow needs "
+            "Discrete ones; give an --environment such as CartPole-v1."
+        )
+    return space
+
+
+def _check_observation(environment: str, space: gymnasium.Space) -> spaces.Box:
+    if not isinstance(space, spaces.Box):
+        raise ConfigError(
+            f"--environment={environment} has {type(space).__name__} observations, but a Box is "
+            "needed; give another --environment or wrap it to return an array."
+        )
+    if len(space.shape) not in (1, 2, 3):
+        raise ConfigError(
+            f"--environment={environment} has observations of shape {space.shape}, but vectors "
+            "and images are needed; give another --environment or wrap it to return those."
+        )
+    return space
+
+
+def _frame_dtype(space: spaces.Box) -> np.dtype:
+    """Images of bytes or bools stay as small as they are; all else is float32."""
+    if len(space.shape) > 1 and space.dtype in (np.uint8, np.bool_):
+        return np.dtype(space.dtype)
+    return np.dtype(np.float32)
+
+
+def _action_meanings(env: gymnasium.Env, num_actions: int) -> tuple[str, ...]:
+    meanings = getattr(env.unwrapped, "get_action_meanings", None)
+    if meanings is None:
+        return tuple(str(action) for action in range(num_actions))
+    return tuple(str(meaning) for meaning in meanings())
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")

@@ -1,0 +1,32 @@
+"""Which world a run plays in."""
+
+from typing import Protocol
+
+import numpy as np
+
+from rainbow_tf.config import Config
+from rainbow_tf.environments.atari import AtariWorld
+from rainbow_tf.environments.gym import GymWorld
+from rainbow_tf.types import StepOutput, WorldSpec
+
+
+class World(Protocol):
+    """E lanes stepped together; every output may be kept, none is written to again."""
+
+    spec: WorldSpec
+
+    def reset(self) -> StepOutput:
+        """Starts every lane anew, each time from the same seed."""
+
+    def step(self, actions: np.ndarray) -> StepOutput:
+        """Plays one action per lane, [E] int; a lane whose episode is over restarts instead."""
+
+    def close(self) -> None:
+        """Ends the lanes."""
+
+
+def make_world(config: Config, *, num_envs: int, seed: int, training: bool) -> World:
+    """The world that the settings ask for; only in training is a lost life terminal."""
+    if config.game is not None:
+        return AtariWorld(config=config, num_envs=num_envs, seed=seed, training=training)
+    return GymWorld(config=config, num_envs=num_envs, seed=seed)

@@ -1,0 +1,1 @@
+"""The memory: frames, priorities, n-step transitions."""

@@ -1,0 +1,61 @@
+"""A sum tree over priorities: draws in proportion, updates in logarithmic time."""
+
+import numpy as np
+
+_FANOUT = 64  # A wide node is one NumPy row: four levels hold 16M leaves.
+
+
+class SumTree:
+    """Priorities of `capacity` leaves, float64, drawn in proportion to their value.
+
+    An inner node is always added up anew from its children, so rounding never accumulates.
+    """
+
+    def __init__(self, capacity: int):
+        if capacity < 1:
+            raise ValueError(f"A sum tree needs at least one leaf, got capacity={capacity}.")
+        self.capacity = capacity
+        widths = [capacity]
+        while widths[-1] > 1 or len(widths) == 1:
+            widths.append(-(-widths[-1] // _FANOUT))
+        # Leaves first, root last; level k is padded to whole nodes of level k + 1.
+        self._levels = [np.zeros((above, _FANOUT)) for above in widths[1:]]
+        self._flat = [level.reshape(-1) for level in self._levels]
+
+    @property
+    def total(self) -> float:
+        """Sum of all priorities."""
+        return float(np.cumsum(self._levels[-1][0])[-1])
+
+    def get(self, leaves: np.ndarray) -> np.ndarray:
+        """Priorities of the leaves."""
+        return self._flat[0][leaves]
+
+    def set(self, leaves: np.ndarray, priorities: np.ndarray | float) -> None:
+        """Sets the leaves' priorities; of a leaf that is named twice the last one counts."""
+        self._flat[0][leaves] = priorities
+        nodes = leaves
+        for level, parents in zip(self._levels, self._flat[1:], strict=False):
+            nodes = nodes // _FANOUT
+            # The running sum, not np.sum: `find` compares with exactly these numbers.
+            parents[nodes] = np.cumsum(level[nodes], axis=1)[:, -1]
+
+    def find(self, masses: np.ndarray) -> np.ndarray:
+        """The leaf in which each cumulative mass in [0, total) lies, never one of priority 0."""
+        nodes = np.zeros(masses.shape, np.int64)
+        rest = masses
+        rows = np.arange(len(masses))
+        for level in reversed(self._levels):
+            sums = np.cumsum(level[nodes], axis=1)  # [B, fanout]
+            # Rounding may leave a rest that reaches its node's sum: keep it inside.
+            rest = np.minimum(rest, np.nextafter(sums[:, -1], 0.0))
+            child = (sums <= rest[:, None]).sum(axis=1)
+            rest = rest - np.where(child > 0, sums[rows, child - 1], 0.0)
+            nodes = nodes * _FANOUT + child
+        return nodes
+
+    def leaves(self) -> np.ndarray:
+        """All priorities, as a view that must not be written."""
+        view = self._flat[0][: self.capacity]
+        view.flags.writeable = False
+        return view

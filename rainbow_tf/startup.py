@@ -1,0 +1,40 @@
+"""Loads TensorFlow for a command, without its start-up notes."""
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def _standard_error_held() -> Iterator[None]:
+    """Keeps what native code writes to standard error, and shows it only on a failure."""
+    sys.stderr.flush()
+    original = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            held.seek(0)
+            os.write(original, held.read())
+            raise
+        finally:
+            os.dup2(original, 2)
+            os.close(original)
+
+
+def load_tensorflow() -> None:
+    """Imports TensorFlow and lets a GPU's memory grow as it is needed.
+
+    Parts of TensorFlow log before its log level is read, so the level alone does not help.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    with _standard_error_held():
+        import tensorflow as tf
+        import tensorflow_probability  # noqa: F401
+
+        for gpu in tf.config.list_physical_devices("GPU"):
+            tf.config.experimental.set_memory_growth(gpu, True)
+        tf.constant(0)  # makes the devices, which logs too

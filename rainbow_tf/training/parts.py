@@ -1,0 +1,83 @@
+"""Builds what a run is made of, from its settings alone."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import psutil
+
+from rainbow_tf.agent.actor import Actor
+from rainbow_tf.agent.learner import Learner
+from rainbow_tf.agent.networks import make_network, make_support
+from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.environments.worlds import World, make_world
+from rainbow_tf.replay.replay import Replay, replay_bytes
+
+
+class Parts(NamedTuple):
+    """A run's world, memory and agent."""
+
+    world: World
+    replay: Replay
+    learner: Learner
+    actor: Actor
+    evaluation_actor: Actor
+
+
+def build_parts(config: Config) -> Parts:
+    """All parts, every one with a random stream of its own that follows from the seed."""
+    seeds = np.random.SeedSequence(config.seed)
+    world_seed, online_seed, target_seed = (int(s) // 2 for s in seeds.generate_state(3))
+    replay_rng, actor_rng, evaluation_rng = map(np.random.default_rng, seeds.spawn(3))
+
+    world = make_world(config, num_envs=config.num_envs, seed=world_seed, training=True)
+    spec = world.spec
+    _check_memory(replay_bytes(config.replay_capacity, spec))
+    support = make_support(config)
+    learner = Learner(
+        online=make_network(config, spec, seed=online_seed, name="online"),
+        target=make_network(config, spec, seed=target_seed, name="target"),
+        support=support,
+        double=config.double,
+        learning_rate=config.learning_rate,
+        adam_epsilon=config.adam_epsilon,
+    )
+    replay = Replay(
+        capacity=config.replay_capacity,
+        num_lanes=config.num_envs,
+        spec=spec,
+        n_step=config.n_step,
+        batch_size=config.batch_size,
+        prioritized=config.prioritized,
+        priority_exponent=config.priority_exponent,
+        rng=replay_rng,
+    )
+
+    def make_actor(noise: bool, rng: np.random.Generator) -> Actor:
+        return Actor(
+            network=learner.online,
+            support=support,
+            num_actions=spec.num_actions,
+            noise=noise and config.noisy,
+            rng=rng,
+        )
+
+    return Parts(
+        world=world,
+        replay=replay,
+        learner=learner,
+        actor=make_actor(True, actor_rng),
+        evaluation_actor=make_actor(config.eval_noise, evaluation_rng),
+    )
+
+
+def _check_memory(needed: int) -> None:
+    free = psutil.virtual_memory().available
+    limit = Path("/sys/fs/cgroup/memory.max")  # a container may have less than the machine
+    if limit.exists() and (text := limit.read_text().strip()).isdigit():
+        free = min(free, int(text))
+    if needed > free:
+        raise ConfigError(
+            f"The replay needs {needed / 1e9:.2f} GB and the machine has {free / 1e9:.2f} GB "
+            "free; give a smaller --replay_capacity."
+        )

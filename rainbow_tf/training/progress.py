@@ -1,0 +1,141 @@
+"""What a person sees of a run: a table before it, a bar while it goes."""
+
+import copy
+import sys
+import time
+
+import numpy as np
+import tensorflow as tf
+from tqdm import tqdm
+
+from rainbow_tf.config import Config
+from rainbow_tf.replay.replay import replay_bytes
+from rainbow_tf.training.metrics import Metrics
+from rainbow_tf.training.parts import Parts
+from rainbow_tf.types import Batch
+
+_MEASURED_STEPS = 10
+_MEASURED_UPDATES = 5
+
+
+def describe(config: Config, parts: Parts) -> str:
+    """The table that is printed before a run starts; measures the speed for it."""
+    spec = parts.world.spec
+    frames_per_second, seconds = measure_speed(config, parts)
+    gpus = tf.config.list_physical_devices("GPU")
+    rows = {
+        "agent": config.agent,
+        "world": f"{config.game or config.environment}, {spec.num_actions} actions, "
+        f"observations {(spec.frame_stack, *spec.frame_shape)} {spec.frame_dtype}",
+        "parameters": f"{parts.learner.online.count_params():,}",
+        "replay": f"{config.replay_capacity:,} steps, "
+        f"{size(replay_bytes(config.replay_capacity, spec))} when full",
+        "device": f"{len(gpus)} GPU" if gpus else "CPU",
+        "run folder": str(config.folder),
+        "expected time": f"{duration(seconds)} for {config.frames:,} frames, "
+        f"at {frames_per_second:,.0f} frames/s when learning",
+    }
+    width = max(map(len, rows))
+    return "\n".join(f"  {name:<{width}}  {value}" for name, value in rows.items())
+
+
+def measure_speed(config: Config, parts: Parts) -> tuple[float, float]:
+    """Frames per second of a learning run, and seconds of all of it, from a short trial.
+
+    The trial compiles what the run needs and leaves no trace in the agent or the world.
+    """
+    learner = parts.learner
+    variables = [*learner.online.variables, *learner.optimizer.variables]
+    saved = [variable.numpy() for variable in variables]
+    actor = copy.copy(parts.actor)
+    output = parts.world.reset()
+    actions = actor.act(output.observation)
+    started = time.perf_counter()
+    for _ in range(_MEASURED_STEPS):
+        output = parts.world.step(actions)
+        actions = actor.act(output.observation)
+    step_seconds = (time.perf_counter() - started) / (_MEASURED_STEPS * config.num_envs)
+
+    batch = _blank_batch(config, output.observation)
+    learner.update(batch)
+    started = time.perf_counter()
+    for _ in range(_MEASURED_UPDATES):
+        learner.update(batch)
+    update_seconds = (time.perf_counter() - started) / _MEASURED_UPDATES
+
+    for variable, value in zip(variables, saved, strict=True):
+        variable.assign(value)
+    return _forecast(config, step_seconds, update_seconds)
+
+
+def _forecast(config: Config, step_seconds: float, update_seconds: float) -> tuple[float, float]:
+    learning_seconds = step_seconds + config.updates_per_step * update_seconds
+    history = min(config.min_history_frames, config.frames)
+    evaluations = config.frames // config.eval_period_frames if config.eval_period_frames else 0
+    seconds = (
+        config.steps(history) * step_seconds
+        + config.steps(config.frames - history) * learning_seconds
+        + evaluations * config.steps(config.eval_frames) * step_seconds
+    )
+    return config.frames_per_step / learning_seconds, seconds
+
+
+def _blank_batch(config: Config, observation: np.ndarray) -> Batch:
+    size = config.batch_size
+    blank = np.zeros((size, *observation.shape[1:]), observation.dtype)
+    return Batch(
+        observation_tm1=blank,
+        action_tm1=np.zeros(size, np.int32),
+        reward_t=np.zeros(size, np.float32),
+        discount_t=np.zeros(size, np.float32),
+        observation_t=blank,
+        weight=np.ones(size, np.float32),
+    )
+
+
+def size(num_bytes: float) -> str:
+    """Bytes as a person says them: 7.08 GB, 2.0 MB."""
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: 9 d 3 h, 2 h 5 min, 40 s."""
+    minutes, hours, days = seconds / 60, seconds / 3600, seconds / 86400
+    if days >= 1:
+        return f"{int(days)} d {int(hours) % 24} h"
+    if hours >= 1:
+        return f"{int(hours)} h {int(minutes) % 60} min"
+    if minutes >= 1:
+        return f"{int(minutes)} min {int(seconds) % 60} s"
+    return f"{seconds:.0f} s"
+
+
+class ProgressBar:
+    """Frames done, frames per second, time left and the last returns."""
+
+    def __init__(self, frames: int):
+        self._bar = tqdm(
+            total=frames,
+            unit="frame",
+            unit_scale=True,
+            file=sys.stderr,
+            # A log file wants a line now and then, a person a moving bar.
+            mininterval=0.5 if sys.stderr.isatty() else 30.0,
+            dynamic_ncols=True,
+        )
+
+    def show(self, frames: int, metrics: Metrics) -> None:
+        """Moves the bar to a number of frames."""
+        self._bar.update(min(frames, self._bar.total) - self._bar.n)
+        if metrics.recent:
+            last = " ".join(f"{episode.score:g}" for episode in list(metrics.recent)[-3:])
+            mean = metrics.return_mean(100)
+            self._bar.set_postfix_str(f"mean {mean:.1f}, last {last}", refresh=False)
+
+    def say(self, line: str) -> None:
+        """Prints a line above the bar."""
+        self._bar.write(line, file=sys.stderr)
+
+    def close(self) -> None:
+        """Leaves the bar as it stands."""
+        self._bar.close()

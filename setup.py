@@ -1,0 +1,56 @@
+"""Packaging: the top-level folders flags/ and export/ install inside rainbow_tf."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+VERSION = next(
+    line.split('"')[1]
+    for line in (ROOT / "rainbow_tf/__init__.py").read_text().splitlines()
+    if line.startswith("__version__")
+)
+MINATAR = ["minatar>=1.0.15"]
+
+setup(
+    name="rainbow_tf",
+    version=VERSION,
+    description="Rainbow (Hessel et al. 2018) in TensorFlow 2 and Keras 3",
+    long_description=(ROOT / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=[
+        *find_packages(include=["rainbow_tf", "rainbow_tf.*"]),
+        "rainbow_tf.flags",
+        "rainbow_tf.export",
+    ],
+    package_dir={"rainbow_tf.flags": "flags", "rainbow_tf.export": "export"},
+    package_data={"rainbow_tf.flags": ["*.cfg", "*/*.cfg"]},
+    install_requires=[
+        "absl-py>=1.4",
+        "ale-py>=0.12.1",
+        "gymnasium>=1.3",
+        "keras>=3.13",
+        "numpy>=2.1",
+        "psutil>=5.9",
+        "tensorboard>=2.20",
+        "tensorflow>=2.20,<2.22",
+        "tensorflow-probability[tf]>=0.25",
+        "tf-keras>=2.20,<2.22",
+        "tqdm>=4.66",
+    ],
+    extras_require={
+        "minatar": MINATAR,
+        "ray": ["ray[default]>=2.60"],
+        "serving": ["tensorflow-serving-api>=2.20,<2.22"],
+        "dev": [
+            *MINATAR,
+            "hypothesis>=6.100",
+            "mypy>=1.15",
+            "opencv-python-headless>=4.10",
+            "pytest>=8.3",
+            "ruff>=0.12",
+        ],
+    },
+)

@@ -1,0 +1,571 @@
+"""Noisy layers and the dueling head: formulas, statistics, and the contract with Keras."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from rainbow_tf.agent.layers import NoisyDense, ReturnHead
+
+# f(eps) = sign(eps) sqrt|eps| with eps ~ N(0, 1) has the variance E|eps| = sqrt(2 / pi).
+NOISE_VARIANCE = np.sqrt(2 / np.pi)
+
+
+def eager(function):
+    return function
+
+
+def graph(function):
+    return tf.function(function, jit_compile=False, autograph=False)
+
+
+def compiled(function):
+    return tf.function(function, jit_compile=True, autograph=False)
+
+
+every_mode = pytest.mark.parametrize("mode", [eager, graph, compiled])
+
+
+def noisy_layer(fan_in, units, **kwargs):
+    layer = NoisyDense(units, seed=kwargs.pop("seed", 7), **kwargs)
+    layer.build((None, fan_in))
+    return layer
+
+
+def seed_state(layer):
+    return np.array(layer.seed_generator.state)
+
+
+def random(shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def only_noise(layer):
+    """Makes the layer's outputs its noise: means of 0, sigmas of 1."""
+    for weight in (layer.kernel, layer.bias):
+        weight.assign(tf.zeros_like(weight))
+    for weight in (layer.kernel_sigma, layer.bias_sigma):
+        weight.assign(tf.ones_like(weight))
+
+
+def seen_noise(layer, mode=eager, groups=None):
+    """The noise of one call on the kernel and the bias, seen from outside.
+
+    An input of 0 shows the bias noise; the unit vectors show the kernel noise on top of it.
+    """
+    only_noise(layer)
+    fan_in = layer.kernel.shape[0]
+    probes = np.vstack([np.eye(fan_in), np.zeros(fan_in)]).astype(np.float32)
+    if groups is not None:
+        probes = np.stack([probes] * groups)
+    outputs = mode(lambda x: layer(x, training=True))(tf.constant(probes)).numpy()
+    bias_noise = outputs[..., -1, :]
+    return outputs[..., :-1, :] - bias_noise[..., None, :], bias_noise
+
+
+def randomise(layer, seed=0):
+    """Gives a layer weights without any structure."""
+    rng = np.random.default_rng(seed)
+    for weight in layer.trainable_variables:
+        weight.assign(rng.normal(size=weight.shape))
+
+
+def formula(layer, inputs, kernel_noise, bias_noise):
+    """Equation 4 of the paper in NumPy: y = (b + W x) + (b_n * eps_b + (W_n * eps_w) x)."""
+    kernel, bias, kernel_sigma, bias_sigma = (
+        np.asarray(w, np.float64)
+        for w in (layer.kernel, layer.bias, layer.kernel_sigma, layer.bias_sigma)
+    )
+    return bias + inputs @ kernel + bias_sigma * bias_noise + inputs @ (kernel_sigma * kernel_noise)
+
+
+@pytest.mark.parametrize("fan_in", [4, 400])
+@pytest.mark.parametrize("sigma0", [0.5, 0.1, 0.0])
+def test_initial_weights(fan_in, sigma0):
+    # Units differ from inputs, so that a fan-out in either place shows.
+    layer = noisy_layer(fan_in, 900, sigma0=sigma0)
+    bound = 1 / np.sqrt(fan_in)
+    for mean in (layer.kernel.numpy(), layer.bias.numpy()):
+        assert np.abs(mean).max() <= bound
+        assert mean.max() > 0.98 * bound
+        assert mean.min() < -0.98 * bound
+        assert_allclose(mean.std(), bound / np.sqrt(3), rtol=0.05)  # uniform
+    assert_allclose(layer.kernel_sigma, np.full((fan_in, 900), sigma0 * bound), rtol=1e-6)
+    assert_allclose(layer.bias_sigma, np.full(900, sigma0 * bound), rtol=1e-6)
+
+
+def test_default_sigma0_is_the_papers():
+    assert_allclose(noisy_layer(16, 3).kernel_sigma, np.full((16, 3), 0.5 / 4))
+
+
+def test_literal_noise(monkeypatch):
+    # f(eps) of the inputs (2, -1) and of the outputs (3, -2):
+    # W + W_n * eps = [[1 + 0.5*6, 2 + 1*-4], [3 + 1*-3, 4 + 0.5*2]] = [[4, -2], [0, 5]]
+    # b + b_n * eps = [1 + 0.1*3, -1 + 0.2*-2] = [1.3, -1.4]
+    # x = (1, 2) gives (4 + 0 + 1.3, -2 + 10 - 1.4) = (5.3, 6.6).
+    layer = noisy_layer(2, 2)
+    layer.kernel.assign([[1, 2], [3, 4]])
+    layer.bias.assign([1, -1])
+    layer.kernel_sigma.assign([[0.5, 1], [1, 0.5]])
+    layer.bias_sigma.assign([0.1, 0.2])
+    noise_in, noise_out = tf.constant([[[2.0, -1.0]]]), tf.constant([[3.0, -2.0]])
+    monkeypatch.setattr(layer, "draw_noise", lambda groups: (noise_in, noise_out))
+    inputs = np.float32([[1, 2]])
+    assert_allclose(layer(inputs, training=True), [[5.3, 6.6]], rtol=1e-6)
+    assert_allclose(layer(inputs[None], training=True), [[[5.3, 6.6]]], rtol=1e-6)
+    assert_allclose(layer(inputs, training=False), [[8, 9]], rtol=1e-6)  # b + x W
+
+
+def test_draw_noise_is_f_of_a_normal_on_both_sides():
+    # n = f(eps) is undone by eps = sign(n) n^2; the moments of eps are those of N(0, 1).
+    layer = noisy_layer(30, 20, streams=2)
+    noise_in, noise_out = layer.draw_noise(5000)
+    assert noise_in.shape == (5000, 2, 30)
+    assert noise_out.shape == (5000, 20)
+    for noise in (noise_in.numpy(), noise_out.numpy()):
+        epsilon = np.sign(noise) * noise**2
+        assert_allclose(epsilon.mean(), 0, atol=0.02)
+        assert_allclose(epsilon.var(), 1, atol=0.03)
+        assert_allclose((epsilon**4).mean(), 3, atol=0.2)
+        assert_allclose((np.abs(epsilon) < 1).mean(), 0.6827, atol=0.01)
+
+
+@every_mode
+def test_kernel_noise_is_an_outer_product_with_the_bias_noise(mode):
+    kernel_noise, bias_noise = seen_noise(noisy_layer(6, 5), mode)
+    noise_in = kernel_noise[:, 0] / bias_noise[0]
+    assert_allclose(kernel_noise, np.outer(noise_in, bias_noise), rtol=1e-3, atol=1e-5)
+    assert np.linalg.matrix_rank(kernel_noise, tol=1e-4) == 1
+    assert len(np.unique(np.abs(np.concatenate([noise_in, bias_noise])))) == 11  # none is shared
+
+
+@every_mode
+def test_kernel_noise_of_groups_is_an_outer_product_each(mode):
+    kernel_noise, bias_noise = seen_noise(noisy_layer(6, 5), mode, groups=3)
+    for kernel, bias in zip(kernel_noise, bias_noise, strict=True):
+        noise_in = kernel[:, 0] / bias[0]
+        assert_allclose(kernel, np.outer(noise_in, bias), rtol=1e-3, atol=1e-5)
+    for one, other in itertools.combinations(range(3), 2):
+        assert np.abs(bias_noise[one] - bias_noise[other]).min() > 0
+        assert np.abs(kernel_noise[one] - kernel_noise[other]).min() > 0
+
+
+@every_mode
+@pytest.mark.parametrize("groups", [None, 4])
+@pytest.mark.parametrize("streams", [1, 2, 3])
+def test_output_is_the_formula_with_the_noise_drawn(mode, groups, streams):
+    layer = noisy_layer(4, 6, streams=streams)
+    before = seed_state(layer)
+    # The first group is enough rows for the probes of `seen_noise` and for this call alike.
+    kernel_noise, bias_noise = seen_noise(layer, mode, groups)
+    layer.seed_generator.state.assign(before)
+    randomise(layer)
+    inputs = random((5, 4) if groups is None else (groups, 5, 4))
+    outputs = mode(lambda x: layer(x, training=True))(tf.constant(inputs))
+    if groups is None:
+        expected = formula(layer, inputs, kernel_noise, bias_noise)
+    else:
+        expected = np.stack(
+            [
+                formula(layer, inputs[group], kernel_noise[group], bias_noise[group])
+                for group in range(groups)
+            ]
+        )
+    assert_allclose(outputs, expected, rtol=1e-4, atol=1e-4)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    fan_in=st.integers(1, 7),
+    width=st.integers(1, 5),
+    streams=st.integers(1, 3),
+    groups=st.integers(1, 3),
+    rows=st.integers(1, 4),
+)
+def test_a_group_is_a_shared_draw_with_its_noise(fan_in, width, streams, groups, rows):
+    layer = noisy_layer(fan_in, width * streams, streams=streams)
+    randomise(layer)
+    inputs = random((groups, rows, fan_in))
+    noise_in, noise_out = layer.draw_noise(groups)
+    layer.draw_noise = lambda groups: (noise_in, noise_out)
+    together = layer(inputs, training=True)
+    for group in range(groups):
+        own = (noise_in[group : group + 1], noise_out[group : group + 1])
+        layer.draw_noise = lambda groups, own=own: own
+        alone = layer(inputs[group], training=True)
+        assert_allclose(together[group], alone, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("groups", [None, 3])
+def test_streams_are_layers_of_their_own(monkeypatch, groups):
+    both = noisy_layer(4, 6, streams=2)
+    randomise(both)
+    drawn = 1 if groups is None else groups
+    noise_in, noise_out = both.draw_noise(drawn)
+    assert np.abs(noise_in[:, 0] - noise_in[:, 1]).min() > 0  # no eps_in in common
+    monkeypatch.setattr(both, "draw_noise", lambda groups: (noise_in, noise_out))
+    inputs = random((5, 4) if groups is None else (groups, 5, 4))
+    outputs = both(inputs, training=True)
+    for stream, units in enumerate([slice(0, 3), slice(3, 6)]):
+        alone = noisy_layer(4, 3)
+        alone.kernel.assign(both.kernel[:, units])
+        alone.kernel_sigma.assign(both.kernel_sigma[:, units])
+        alone.bias.assign(both.bias[units])
+        alone.bias_sigma.assign(both.bias_sigma[units])
+        own = (noise_in[:, stream : stream + 1], noise_out[:, units])
+        monkeypatch.setattr(alone, "draw_noise", lambda groups, own=own: own)
+        assert_allclose(outputs[..., units], alone(inputs, training=True), rtol=1e-4, atol=1e-5)
+
+
+@every_mode
+def test_streams_see_independent_input_noise(mode):
+    # 40 inputs: two independent vectors are never nearly parallel, a shared one always is.
+    kernel_noise, bias_noise = seen_noise(noisy_layer(40, 4, streams=2), mode)
+    first = kernel_noise[:, 0] / bias_noise[0]
+    second = kernel_noise[:, 2] / bias_noise[2]
+    assert_allclose(kernel_noise[:, 1] / bias_noise[1], first, rtol=1e-2, atol=1e-4)
+    assert_allclose(kernel_noise[:, 3] / bias_noise[3], second, rtol=1e-2, atol=1e-4)
+    cosine = first @ second / np.linalg.norm(first) / np.linalg.norm(second)
+    assert abs(cosine) < 0.7
+
+
+@every_mode
+def test_noise_is_fresh_in_every_call(mode):
+    layer = noisy_layer(4, 3)
+    call = mode(lambda x: layer(x, training=True))
+    inputs = tf.constant(random((2, 4)))
+    outputs = [call(inputs).numpy() for _ in range(4)]
+    for one, other in itertools.combinations(outputs, 2):
+        assert np.abs(one - other).min() > 0
+
+
+def test_the_rows_of_a_matrix_share_their_noise():
+    outputs = noisy_layer(4, 3)(np.ones((5, 4), np.float32), training=True).numpy()
+    assert_allclose(outputs, outputs[:1].repeat(5, axis=0), rtol=1e-6)
+
+
+@every_mode
+@pytest.mark.parametrize("shape", [(5, 4), (2, 5, 4)])
+def test_without_training_it_is_the_mean_layer(mode, shape):
+    layer = noisy_layer(4, 6, streams=2)
+    randomise(layer)
+    before = seed_state(layer)
+    inputs = random(shape)
+    call = mode(lambda x: layer(x, training=False))
+    expected = inputs @ layer.kernel.numpy() + layer.bias.numpy()
+    first, second = call(tf.constant(inputs)), call(tf.constant(inputs))
+    assert_array_equal(first, second)
+    assert_allclose(first, expected, rtol=1e-5, atol=1e-5)
+    assert_array_equal(seed_state(layer), before)  # and no noise was spent on it
+
+
+def test_noise_is_off_unless_asked_for():
+    layer = noisy_layer(4, 3)
+    inputs = random((2, 4))
+    assert_array_equal(layer(inputs), layer(inputs, training=False))
+
+
+def test_activation_comes_after_the_noise():
+    plain, relu = noisy_layer(4, 30), noisy_layer(4, 30, activation="relu")
+    inputs = random((5, 4))
+    outputs = plain(inputs, training=True).numpy()
+    assert (outputs < 0).any()
+    assert_allclose(relu(inputs, training=True), np.maximum(outputs, 0))
+
+
+@every_mode
+@pytest.mark.parametrize("streams", [1, 2])
+def test_mean_and_variance_of_the_output(mode, streams):
+    # y_j = mu_j + n_j (s_j + sum_i n_i x_i S_ij) with independent n of variance v and mean 0:
+    # E y_j = mu_j,  Var y_j = v s_j^2 + v^2 sum_i x_i^2 S_ij^2.
+    layer = noisy_layer(3, 4, streams=streams)
+    randomise(layer)
+    draws = 40_000
+    inputs = random((1, 1, 3))
+    outputs = mode(lambda x: layer(x, training=True))(tf.constant(inputs.repeat(draws, axis=0)))
+    outputs = outputs.numpy()[:, 0]
+    variance = NOISE_VARIANCE * np.square(layer.bias_sigma) + NOISE_VARIANCE**2 * np.square(
+        inputs[0, 0]
+    ) @ np.square(layer.kernel_sigma)
+    standard_error = np.sqrt(variance / draws)
+    mean = layer(inputs, training=False).numpy()[0, 0]
+    assert np.all(np.abs(outputs.mean(axis=0) - mean) < 5 * standard_error)
+    assert_allclose(outputs.var(axis=0), variance, rtol=0.08)
+
+
+def test_shared_noise_has_the_same_statistics():
+    # Through the other path: one draw per call, many calls.
+    layer = noisy_layer(3, 64)
+    layer.kernel_sigma.assign(tf.ones((3, 64)))
+    layer.bias_sigma.assign(tf.ones(64))
+    inputs = np.float32([[1, 2, 0]])
+    mean = layer(inputs)
+    call = graph(lambda x: layer(x, training=True) - mean)
+    deviations = np.stack([call(tf.constant(inputs)).numpy() for _ in range(1500)])
+    variance = NOISE_VARIANCE + NOISE_VARIANCE**2 * 5  # 1^2 + 2^2 = 5
+    assert_allclose(np.square(deviations).mean(), variance, rtol=0.1)
+    assert_allclose(deviations.mean(), 0, atol=0.05)
+
+
+@every_mode
+@pytest.mark.parametrize("groups", [None, 2])
+def test_gradient_reaches_every_weight(mode, groups):
+    # dy/dW = x, dy/db = 1, dy/dW_n = x * eps_w, dy/db_n = eps_b, summed over the rows.
+    layer = noisy_layer(3, 4, streams=2)
+    before = seed_state(layer)
+    kernel_noise, bias_noise = seen_noise(layer, mode, groups)
+    layer.seed_generator.state.assign(before)
+    inputs = random((5, 3) if groups is None else (groups, 5, 3))
+    names = [v.name for v in layer.trainable_variables]
+
+    def gradients(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer(x, training=True))
+        return tape.gradient(loss, layer.trainable_variables)
+
+    found = dict(zip(names, mode(gradients)(tf.constant(inputs)), strict=True))
+    sums = np.atleast_2d(inputs.sum(axis=-2))  # [G, in]
+    kernel_noise = kernel_noise.reshape(-1, 3, 4)
+    bias_noise = bias_noise.reshape(-1, 4)
+    expected_kernel_sigma = (sums[:, :, None] * kernel_noise).sum(axis=0)
+    assert_allclose(found["kernel"], sums.sum(0)[:, None].repeat(4, axis=1), rtol=1e-4, atol=1e-5)
+    assert_allclose(found["bias"], np.full(4, 5.0 * len(sums)), rtol=1e-5)
+    assert_allclose(found["kernel_sigma"], expected_kernel_sigma, rtol=1e-3, atol=1e-4)
+    assert_allclose(found["bias_sigma"], 5 * bias_noise.sum(axis=0), rtol=1e-4, atol=1e-5)
+
+
+@every_mode
+def test_the_seed_state_decides_the_noise(mode):
+    layer = noisy_layer(4, 3)
+    call = mode(lambda x: layer(x, training=True))
+    inputs = tf.constant(random((2, 4)))
+    before = seed_state(layer)
+    first = call(inputs).numpy()
+    layer.seed_generator.state.assign(before)
+    assert_array_equal(call(inputs), first)
+    same_seed = noisy_layer(4, 3)
+    assert_array_equal(mode(lambda x: same_seed(x, training=True))(inputs), first)
+    other_seed = noisy_layer(4, 3, seed=8)
+    other_seed.set_weights(layer.get_weights()[: len(layer.weights)])
+    assert np.abs(mode(lambda x: other_seed(x, training=True))(inputs) - first).min() > 0
+
+
+def test_graph_and_eager_give_the_same_numbers():
+    layer = noisy_layer(4, 3)
+    inputs = tf.constant(random((2, 4)))
+    before = seed_state(layer)
+    first = layer(inputs, training=True)
+    layer.seed_generator.state.assign(before)
+    assert_allclose(graph(lambda x: layer(x, training=True))(inputs), first, rtol=1e-5)
+
+
+def test_one_call_is_one_draw():
+    # Checkpoints and the learner's count of noise draws rest on it.
+    layer = noisy_layer(4, 3)
+    before = seed_state(layer)
+    layer(random((2, 4)), training=True)
+    layer(random((3, 2, 4)), training=True)
+    assert_array_equal(seed_state(layer) - before, [0, 2])
+
+
+def test_noise_scale_is_the_mean_absolute_sigma():
+    layer = noisy_layer(2, 2)
+    layer.kernel_sigma.assign([[1, -2], [3, 0]])
+    assert float(layer.noise_scale()) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"units": 0},
+        {"units": -2},
+        {"units": 3, "streams": 2},
+        {"units": 4, "streams": 0},
+        {"units": 4, "streams": -2},
+        {"units": 4, "sigma0": -0.1},
+        {"units": 4, "activation": "no_such_activation"},
+    ],
+)
+def test_noisy_dense_refuses(arguments):
+    with pytest.raises(ValueError, match=r".+"):
+        NoisyDense(arguments.pop("units"), **arguments)
+
+
+NOISY_ARGUMENTS = {
+    "units": 6,
+    "sigma0": 0.25,
+    "streams": 3,
+    "activation": "relu",
+    "seed": 11,
+    "name": "noisy",
+}
+HEAD_ARGUMENTS = {
+    "num_actions": 3,
+    "num_atoms": 5,
+    "hidden_units": 4,
+    "dueling": False,
+    "noisy": False,
+    "sigma0": 0.25,
+    "seed": 11,
+    "name": "head",
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"), [(NoisyDense, NOISY_ARGUMENTS), (ReturnHead, HEAD_ARGUMENTS)]
+)
+def test_the_keras_contract(kind, arguments):
+    """No argument is one of the defaults, so that none can be forgotten."""
+    positional = {"units", "num_actions", "num_atoms"}
+    layer = kind(
+        *(value for name, value in arguments.items() if name in positional),
+        **{name: value for name, value in arguments.items() if name not in positional},
+    )
+    config = layer.get_config()
+    assert {name: config[name] for name in arguments} == arguments
+    assert kind.from_config(config).get_config() == config
+    revived = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
+    assert type(revived) is kind
+    assert revived.get_config() == config
+    inputs = random((2, 4))
+    assert layer.compute_output_shape((2, 4)) == layer(inputs).shape
+    assert layer.compute_output_shape((2, 7, 4)) == layer(np.stack([inputs] * 7, axis=1)).shape
+    assert_array_equal(revived(inputs), layer(inputs))  # same seed, same first weights
+
+
+@pytest.mark.parametrize("dueling", [True, False])
+@pytest.mark.parametrize("noisy", [True, False])
+def test_saved_models_load_with_the_same_outputs(tmp_path, dueling, noisy):
+    model = keras.Sequential(
+        [
+            keras.Input((4,)),
+            NoisyDense(6, streams=2, activation="relu", seed=1),
+            ReturnHead(3, 5, hidden_units=4, dueling=dueling, noisy=noisy, seed=2),
+        ]
+    )
+    inputs = random((7, 4))
+    model(inputs, training=True)  # moves the seed state, which must not matter to the mean
+    for weight in model.trainable_variables:
+        weight.assign(weight + 0.1)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert_array_equal(loaded(inputs), model(inputs))
+    assert_array_equal(loaded.predict(inputs, verbose=0), model.predict(inputs, verbose=0))
+    # The seed state is saved as well: the noise goes on where it was.
+    assert_array_equal(loaded(inputs, training=True), model(inputs, training=True))
+
+
+def head(features=3, **kwargs):
+    layer = ReturnHead(
+        kwargs.pop("num_actions", 4), kwargs.pop("num_atoms", 5), **{"seed": 3, **kwargs}
+    )
+    layer.build((None, features))
+    return layer
+
+
+@pytest.mark.parametrize("noisy", [True, False])
+def test_dueling_literal(noisy):
+    # x = 1: the value's hidden unit is 2, the advantage's 3.
+    # Value, per atom: (2, -2). Advantages: (3, 0), (0, 3), (6, 6), their mean over actions (3, 3).
+    # (2 + 3 - 3, -2 + 0 - 3), (2 + 0 - 3, -2 + 3 - 3), (2 + 6 - 3, -2 + 6 - 3).
+    layer = head(1, num_actions=3, num_atoms=2, hidden_units=1, noisy=noisy)
+    layer.hidden.kernel.assign([[2, 3]])
+    layer.value.kernel.assign([[1, -1]])
+    layer.advantage.kernel.assign([[1, 0, 0, 1, 2, 2]])
+    for part in (layer.hidden, layer.value, layer.advantage):
+        part.bias.assign(tf.zeros_like(part.bias))
+    assert_allclose(layer(np.float32([[1]])), [[[2, -5], [-1, -2], [5, 1]]])
+    # A hidden unit below 0 is cut off by its ReLU.
+    assert_allclose(layer(np.float32([[-1]])), [[[0, 0], [0, 0], [0, 0]]])
+
+
+def test_without_dueling_literal():
+    layer = head(1, num_actions=3, num_atoms=2, hidden_units=1, noisy=False, dueling=False)
+    layer.hidden.kernel.assign([[2]])
+    layer.advantage.kernel.assign([[1, 0, 0, 1, 2, 2]])
+    layer.advantage.bias.assign([0, 0, 0, 0, 0, 1])
+    assert_allclose(layer(np.float32([[1]])), [[[2, 0], [0, 2], [4, 5]]])
+
+
+def with_same_noise(layer, features):
+    """Calls a noisy head from one and the same seed state whenever it is used."""
+    for part in (layer.hidden, layer.value, layer.advantage):
+        part.seed_generator.state.assign([5, 0])
+    return layer(features, training=True).numpy()
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("shape", [(6, 3), (6, 2, 3)])
+def test_value_and_advantage_share_nothing(training, shape):
+    # The mean over actions of the outputs is the value; what is left are centred advantages.
+    layer = head(hidden_units=8)
+    features = random(shape)
+
+    def streams():
+        outputs = with_same_noise(layer, features) if training else layer(features).numpy()
+        value = outputs.mean(axis=-2)
+        return value, outputs - value[..., None, :]
+
+    def grow(weight, columns):
+        change = np.zeros(weight.shape, np.float32)
+        change[..., columns] = 1
+        weight.assign_add(change)
+
+    value, advantage = streams()
+    assert np.ptp(advantage, axis=-2).min() > 0
+    for weight in layer.hidden.trainable_variables:
+        grow(weight, slice(8, 16))
+    value_after, advantage_after = streams()
+    assert_allclose(value_after, value, atol=2e-5)
+    assert np.abs(advantage_after - advantage).max() > 0.1
+    for weight in layer.hidden.trainable_variables:
+        grow(weight, slice(0, 8))
+    value_last, advantage_last = streams()
+    assert np.abs(value_last - value).max() > 0.1
+    assert_allclose(advantage_last, advantage_after, atol=2e-5)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_advantages_are_centred_over_actions_not_atoms(training):
+    # The mean over actions must not depend on the advantage stream, atom by atom.
+    layer = head()
+    features = random((6, 3))
+    call = with_same_noise if training else (lambda layer, x: layer(x).numpy())
+    before = call(layer, features)
+    layer.advantage.kernel.assign(random(layer.advantage.kernel.shape))
+    after = call(layer, features)
+    assert_allclose(after.mean(axis=1), before.mean(axis=1), atol=1e-4)
+    assert np.abs(after - before).max() > 0.1
+    assert np.abs(after.sum(axis=2) - before.sum(axis=2)).max() > 0.1
+
+
+def test_the_layers_of_a_head_do_not_share_noise():
+    layer = head(8, num_actions=2, num_atoms=4, hidden_units=8)
+    drawn = [
+        np.concatenate([np.ravel(noise) for noise in part.draw_noise(1)])
+        for part in (layer.hidden, layer.value, layer.advantage)
+    ]
+    for one, other in itertools.combinations(drawn, 2):
+        assert not np.intersect1d(one, other).size
+
+
+def test_hidden_streams_of_a_dueling_head_have_noise_each():
+    assert head(hidden_units=8).hidden.streams == 2
+    assert head(hidden_units=8, dueling=False).hidden.streams == 1
+
+
+def test_the_heads_first_weights_are_bounded_by_the_inputs_of_each_layer():
+    for noisy in (True, False):
+        layer = head(100, hidden_units=400, noisy=noisy)
+        assert_allclose(np.abs(layer.hidden.kernel).max(), 0.1, rtol=0.01)
+        assert_allclose(np.abs(layer.value.kernel).max(), 0.05, rtol=0.01)
+        assert_allclose(np.abs(layer.advantage.kernel).max(), 0.05, rtol=0.01)
+    layer = head(100, hidden_units=400, sigma0=2.0)
+    assert_allclose(layer.hidden.kernel_sigma, np.full((100, 800), 0.2), rtol=1e-6)
+    assert_allclose(layer.value.kernel_sigma, np.full((400, 5), 0.1), rtol=1e-6)
+    assert_allclose(layer.advantage.bias_sigma, np.full(20, 0.1), rtol=1e-6)
