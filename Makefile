@@ -4,7 +4,7 @@ GAME ?= qbert
 ARGS ?=
 BIN := $(VENV)/bin
 
-.PHONY: train test lint learning clean
+.PHONY: train test test-slow lint clean
 
 train: $(VENV)/installed
 	$(BIN)/python -m rainbow_tf.main --game=$(GAME) $(ARGS)
@@ -17,9 +17,9 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The full thresholds, three seeds each: about an hour on two cores.
-learning: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -m "learning and long" --override-ini="addopts=-v --strict-markers"
+# All games, timing ratios, and the full learning thresholds: an hour or two on two cores.
+test-slow: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -v -m "slow or long"
 
 $(VENV)/installed: setup.py pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -267,7 +267,7 @@ def _check_bounds(field: dataclasses.Field, value: Any) -> None:
         raise ConfigError(f"{flag} is too small; it must be above {bounds['above']}.")
 
 
-def define_flags() -> None:
+def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     """Defines one absl flag per setting."""
     kinds = typing.get_type_hints(Config)
     for field in dataclasses.fields(Config):
@@ -275,18 +275,20 @@ def define_flags() -> None:
         default: Any = field.default
         help_text, choices = field.metadata["help"], field.metadata["choices"]
         if kind is bool:
-            flags.DEFINE_bool(field.name, default, help_text)
+            flags.DEFINE_bool(field.name, default, help_text, flag_values=values)
         elif kind is int:
-            flags.DEFINE_integer(field.name, default, help_text)
+            flags.DEFINE_integer(field.name, default, help_text, flag_values=values)
         elif kind is float:
-            flags.DEFINE_float(field.name, default, help_text)
+            flags.DEFINE_float(field.name, default, help_text, flag_values=values)
         elif choices is not None:
-            flags.DEFINE_enum(field.name, default, list(choices), help_text)
+            flags.DEFINE_enum(field.name, default, list(choices), help_text, flag_values=values)
         else:
-            flags.DEFINE_string(field.name, default, help_text)
+            flags.DEFINE_string(field.name, default, help_text, flag_values=values)
 
 
-def from_flags() -> Config:
+def from_flags(values: flags.FlagValues = flags.FLAGS) -> Config:
     """The settings that the parsed flags give."""
-    values = flags.FLAGS.flag_values_dict()
-    return Config(**{field.name: values[field.name] for field in dataclasses.fields(Config)})
+    settings: dict[str, Any] = {
+        field.name: values[field.name].value for field in dataclasses.fields(Config)
+    }
+    return Config(**settings)

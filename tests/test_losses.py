@@ -319,9 +319,7 @@ def test_td_error_literal(mode):
 def test_td_error_pulls_on_the_action_taken_alone():
     values = tf.Variable([[4.0, 9.0, 1.0]])
     with tf.GradientTape() as tape:
-        error = losses.td_error(
-            values, i32([1]), f32([1]), f32([0.5]), f32([[2, 8, 3]]), i32([0])
-        )
+        error = losses.td_error(values, i32([1]), f32([1]), f32([0.5]), f32([[2, 8, 3]]), i32([0]))
     assert_allclose(tape.gradient(error, values), [[0, -1, 0]])
 
 

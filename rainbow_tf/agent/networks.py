@@ -101,7 +101,19 @@ def make_network(config: Config, spec: WorldSpec, *, seed: int, name: str) -> Ne
         name=name,
     )
     network(np.zeros((1, spec.frame_stack, *spec.frame_shape), spec.frame_dtype))
+    _spread_biases(network, np.random.default_rng(seed))
     return network
+
+
+def _spread_biases(network: Network, rng: np.random.Generator) -> None:
+    """Starts biases in +-1/sqrt(fan_in), as DQN does and NoisyDense by itself.
+
+    From zeros, a network of small inputs cannot tell a constant value for long.
+    """
+    for layer in network._flatten_layers():
+        if isinstance(layer, (keras.layers.Dense, keras.layers.Conv2D)):
+            bound = np.prod(layer.kernel.shape[:-1]) ** -0.5
+            layer.bias.assign(rng.uniform(-bound, bound, layer.bias.shape))
 
 
 def make_support(config: Config) -> np.ndarray | None:
@@ -113,12 +125,10 @@ def make_support(config: Config) -> np.ndarray | None:
 
 def _architecture(name: str, spec: WorldSpec) -> str:
     is_image = len(spec.frame_shape) in (2, 3)
-    if name == "auto":
-        if not is_image:
-            return "mlp"
-        return "nature" if min(spec.frame_shape[:2]) >= 36 else "minatar"
-    convolutions, _, _ = _ARCHITECTURES[name]
     size = min(spec.frame_shape[:2]) if is_image else 0
+    if name == "auto":  # the largest whose kernels fit
+        return "nature" if size >= 36 else "minatar" if size >= 3 else "mlp"
+    convolutions, _, _ = _ARCHITECTURES[name]
     for _, kernel, stride in convolutions:
         size = (size - kernel) // stride + 1
     if convolutions and size < 1:

@@ -120,11 +120,9 @@ def _make_lanes(environment: str, num_envs: int, max_episode_steps: int) -> Sync
         except Exception as error:  # Any code may run in there, and fail in any way.
             if environment not in gymnasium.registry and isinstance(error, gymnasium.error.Error):
                 close = difflib.get_close_matches(environment, gymnasium.registry, n=1)
-                hint = (
-                    f"did you mean --environment={close[0]}?"
-                    if close
-                    else ("give the id of a registered one, such as --environment=CartPole-v1.")
-                )
+                hint = "give the id of a registered one, such as --environment=CartPole-v1."
+                if close:
+                    hint = f"did you mean --environment={close[0]}?"
                 raise ConfigError(
                     f"--environment={environment} is not known to Gymnasium; {hint}"
                 ) from error

@@ -1,0 +1,402 @@
+"""The update: every combination of the parts, its numbers, its noise and its repeatability."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from numpy.testing import assert_allclose, assert_array_equal
+
+from rainbow_tf.agent import losses
+from rainbow_tf.agent.actor import Actor
+from rainbow_tf.agent.layers import NoisyDense
+from rainbow_tf.agent.learner import Learner
+from rainbow_tf.agent.networks import make_network, make_support
+from rainbow_tf.config import Config
+from rainbow_tf.types import Batch, WorldSpec
+
+WORLD = WorldSpec((4,), np.dtype(np.float32), 1, 3, ("LEFT", "STAY", "RIGHT"))
+BATCH_SIZE = 8
+
+
+def settings(**kwargs):
+    return Config(environment="CartPole-v1", **{"num_atoms": 11, **kwargs})
+
+
+def make_learner(config, seed=1, learning_rate=1e-3):
+    return Learner(
+        online=make_network(config, WORLD, seed=seed, name="online"),
+        target=make_network(config, WORLD, seed=seed + 1000, name="target"),
+        support=make_support(config),
+        double=config.double,
+        learning_rate=learning_rate,
+        adam_epsilon=config.adam_epsilon,
+    )
+
+
+def make_batch(seed=0, **fields):
+    rng = np.random.default_rng(seed)
+    drawn = Batch(
+        observation_tm1=rng.normal(size=(BATCH_SIZE, 1, 4)).astype(np.float32),
+        action_tm1=rng.integers(3, size=BATCH_SIZE, dtype=np.int32),
+        reward_t=rng.normal(size=BATCH_SIZE).astype(np.float32),
+        discount_t=np.float32([0.97, 0, 0.97, 0.5, 0.97, 0, 0.97, 0.97]),
+        observation_t=rng.normal(size=(BATCH_SIZE, 1, 4)).astype(np.float32),
+        weight=rng.uniform(0.25, 1, BATCH_SIZE).astype(np.float32),
+    )
+    return drawn._replace(**fields)
+
+
+class Table(keras.Model):
+    """A network with one entry per state, action and atom: its gradient is known by hand."""
+
+    def __init__(self, entries):
+        super().__init__()
+        entries = np.float32(entries)  # [states, A, N]
+        self.entries = self.add_weight(
+            name="entries", shape=entries.shape, initializer=lambda shape, dtype: entries
+        )
+        self.built = True
+
+    def call(self, observations, training=False):
+        return tf.tensordot(observations[:, 0], self.entries, axes=1)
+
+
+def table_learner(entries, *, support=None, double=True, learning_rate=1.0, adam_epsilon=1.5e-4):
+    return Learner(
+        online=Table(entries),
+        target=Table(entries),
+        support=support,
+        double=double,
+        learning_rate=learning_rate,
+        adam_epsilon=adam_epsilon,
+    )
+
+
+def table_batch(*transitions, states=2):
+    """Transitions of (state, action, reward, discount, next state, weight)."""
+    state, action, reward, discount, next_state, weight = zip(*transitions, strict=True)
+    one_hot = np.eye(states, dtype=np.float32)[:, None]  # [states, S, states]
+    return Batch(
+        one_hot[list(state)],
+        np.int32(action),
+        np.float32(reward),
+        np.float32(discount),
+        one_hot[list(next_state)],
+        np.float32(weight),
+    )
+
+
+def values_of(variables):
+    return [variable.numpy() for variable in variables]
+
+
+def assert_same(one, other):
+    for left, right in zip(one, other, strict=True):
+        assert_array_equal(left, right)
+
+
+def differ(one, other):
+    return [not np.array_equal(left, right) for left, right in zip(one, other, strict=True)]
+
+
+def draws(network):
+    """Noise draws so far of every noisy layer, by the count in its seed state."""
+    head = network.head
+    layers = [*network.torso, head.hidden, head.advantage, head.value]
+    return np.array([int(layer.seed_generator.state[1]) for layer in layers])
+
+
+def all_variables(learner):
+    return [*learner.online.variables, *learner.target.variables, *learner.optimizer.variables]
+
+
+def restore(learner, values):
+    for variable, value in zip(all_variables(learner), values, strict=True):
+        variable.assign(value)
+
+
+@pytest.fixture
+def eagerly():
+    """Saves the compilation, which takes far longer than the test."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
+@pytest.fixture(scope="module")
+def compiled_rainbow():
+    learner = make_learner(settings())
+    return learner, values_of(all_variables(learner))
+
+
+@pytest.fixture
+def rainbow(compiled_rainbow):
+    """The full agent, compiled once and put back to its start for every test."""
+    learner, start = compiled_rainbow
+    restore(learner, start)
+    return learner
+
+
+@pytest.mark.usefixtures("eagerly")
+@pytest.mark.parametrize(
+    ("double", "dueling", "distributional", "noisy"),
+    list(itertools.product([True, False], repeat=4)),
+)
+def test_every_combination_learns_and_acts(double, dueling, distributional, noisy):
+    # `prioritized` changes nothing here but the weights: equal ones, or those of make_batch.
+    parts = {
+        "double": double,
+        "dueling": dueling,
+        "distributional": distributional,
+        "noisy": noisy,
+    }
+    learner = make_learner(settings(**parts))
+    before = values_of(learner.online.trainable_variables)
+    for prioritized in (True, False):
+        config = settings(**parts, prioritized=prioritized, n_step=3 if prioritized else 1)
+        weight = make_batch().weight if prioritized else np.ones(BATCH_SIZE, np.float32)
+        result = learner.update(make_batch(weight=weight))
+        assert result.errors.shape == (BATCH_SIZE,)
+        assert np.isfinite([*result.errors, result.loss, result.q_mean]).all()
+        assert (result.errors >= -1e-6).all()  # a KL of 0 may round below it
+        after = values_of(learner.online.trainable_variables)
+        assert all(np.isfinite(value).all() for value in after)
+        assert all(differ(before, after))  # the gradient reaches every variable
+        actor = Actor(
+            network=learner.online,
+            support=make_support(config),
+            num_actions=3,
+            noise=config.noisy,
+            rng=np.random.default_rng(1),
+        )
+        actions = actor.act(make_batch().observation_t, epsilon=0.0 if noisy else 0.5)
+        assert actions.shape == (BATCH_SIZE,)
+        assert set(actions) <= {0, 1, 2}
+
+
+def test_compiled_rainbow_is_finite_and_moves_every_variable(rainbow):
+    before = values_of(rainbow.online.trainable_variables)
+    result = rainbow.update(make_batch())
+    assert np.isfinite([*result.errors, result.loss, result.q_mean]).all()
+    assert all(differ(before, values_of(rainbow.online.trainable_variables)))
+
+
+def test_three_passes_take_three_draws_of_noise(rainbow):
+    online, target = draws(rainbow.online), draws(rainbow.target)
+    rainbow.update(make_batch())
+    assert_array_equal(draws(rainbow.online) - online, [2, 2, 2, 2])  # selection and prediction
+    assert_array_equal(draws(rainbow.target) - target, [1, 1, 1, 1])
+
+
+@pytest.mark.usefixtures("eagerly")
+@pytest.mark.parametrize("double", [True, False])
+def test_no_two_passes_share_noise(monkeypatch, double):
+    learner = make_learner(settings(double=double))
+    drawn = []
+    draw = NoisyDense.draw_noise
+
+    def recording(layer, groups):
+        noise = draw(layer, groups)
+        drawn.append(np.concatenate([np.ravel(part) for part in noise]))
+        return noise
+
+    monkeypatch.setattr(NoisyDense, "draw_noise", recording)
+    learner.update(make_batch())
+    assert len(drawn) == 4 * (3 if double else 2)  # four noisy layers
+    for one, other in itertools.combinations(drawn, 2):
+        assert np.intersect1d(one, other).size <= 2  # a chance match of two floats may happen
+
+
+@pytest.mark.parametrize(
+    ("double", "expected"),
+    # Of q_online(s1) = (5, 1) and q_target(s1) = (2, 7) the online network selects action 0:
+    # 1 + 0.5 * 2 - 0 = 2. Selecting by the target itself: 1 + 0.5 * 7 - 0 = 4.5.
+    [(True, 2.0), (False, 4.5)],
+)
+def test_double_q_literal(double, expected):
+    learner = table_learner([[[0], [9]], [[5], [1]]], double=double)
+    learner.target.entries.assign([[[9], [9]], [[2], [7]]])
+    result = learner.update(table_batch((0, 0, 1, 0.5, 1, 1)))
+    assert_allclose(result.errors, [expected])  # the absolute TD error, not its Huber loss
+    assert_allclose(result.loss, expected - 0.5)
+    assert_allclose(result.q_mean, 9)  # of the greedy action in s_tm1
+
+
+@pytest.mark.parametrize("double", [True, False])
+def test_selection_is_by_the_mean_not_by_the_likeliest_return(double):
+    # On the atoms 0, 5, 10 action 0 has (0.3, 0.7, 0), mean 3.5, likeliest 5; action 1 has
+    # (0.55, 0, 0.45), mean 4.5, likeliest 0. By the mean the target is action 1's, and the
+    # prediction is uniform: 0.55 ln(3 * 0.55) + 0.45 ln(3 * 0.45) = 0.410473.
+    actions = np.log([[0.3, 0.7, 1e-12], [0.55, 1e-12, 0.45]])
+    entries = [np.zeros((2, 3)), actions]
+    learner = table_learner(entries, support=np.float32([0, 5, 10]), double=double)
+    result = learner.update(table_batch((0, 0, 0, 1, 1, 1)))
+    assert_allclose(result.errors, [0.410473], rtol=1e-5)
+
+
+def test_a_hand_worked_step_of_adam():
+    # q(s0, a0) = 1, target 3: the TD error 2 is clipped to 1, times the weight 0.001 is the
+    # gradient g = -0.001. Adam's first step is lr g / (|g| + eps / sqrt(1 - 0.999)):
+    # 0.001 / (0.001 + 0.00015 * 31.6228) = 0.001 / 0.00574342 = 0.174112.
+    # Keras's own epsilon of 1e-7 would make it 0.99685.
+    learner = table_learner([[[1], [2]], [[0], [0]]], adam_epsilon=Config(game="pong").adam_epsilon)
+    learner.update(table_batch((0, 0, 3, 0, 1, 0.001)))
+    assert_allclose(learner.online.entries, [[[1.174112], [2]], [[0], [0]]], rtol=1e-5)
+
+
+def test_the_papers_optimizer():
+    config = Config(game="pong")
+    learner = make_learner(config, learning_rate=config.learning_rate)
+    assert type(learner.optimizer) is keras.optimizers.Adam
+    assert learner.optimizer.epsilon == 1.5e-4
+    assert float(learner.optimizer.learning_rate) == pytest.approx(6.25e-5)
+    assert (learner.optimizer.beta_1, learner.optimizer.beta_2) == (0.9, 0.999)
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_the_gradient_is_the_weighted_mean_of_the_examples():
+    # Support 0, 1 and logits of 0: prediction (0.5, 0.5). A reward of 1 at an ending is the
+    # target (0, 1), so that an example's gradient is (0.5, -0.5) times its weight, over B = 2.
+    # Plain gradient descent with a rate of 1 shows it.
+    learner = table_learner(np.zeros((2, 2, 2)), support=np.float32([0, 1]))
+    learner.optimizer = keras.optimizers.SGD(1.0)
+    learner.optimizer.build(learner.online.trainable_variables)
+    result = learner.update(table_batch((0, 0, 1, 0, 0, 0.2), (1, 1, 1, 0, 0, 0.8)))
+    expected = np.zeros((2, 2, 2))
+    expected[0, 0] = [-0.05, 0.05]
+    expected[1, 1] = [-0.2, 0.2]
+    assert_allclose(learner.online.entries, expected, atol=1e-7)
+    assert_allclose(result.errors, [np.log(2)] * 2, rtol=1e-6)  # priorities are not weighted
+    assert_allclose(result.loss, np.log(2) * (0.2 + 0.8) / 2, rtol=1e-6)
+
+
+def test_an_example_of_weight_zero_has_no_effect(rainbow):
+    weight = np.ones(BATCH_SIZE, np.float32)
+    weight[3] = 0
+    batch = make_batch(weight=weight, discount_t=np.zeros(BATCH_SIZE, np.float32))
+    start = values_of(all_variables(rainbow))
+    rainbow.update(batch)
+    after = values_of(rainbow.online.trainable_variables)
+    restore(rainbow, start)
+    other_reward = batch.reward_t.copy()
+    other_reward[3] = 7
+    other_action = batch.action_tm1.copy()
+    other_action[3] = (other_action[3] + 1) % 3
+    rainbow.update(batch._replace(reward_t=other_reward, action_tm1=other_action))
+    for one, other in zip(after, values_of(rainbow.online.trainable_variables), strict=True):
+        assert_allclose(one, other, atol=1e-7)
+
+
+def test_the_target_waits_for_its_update(rainbow):
+    target = values_of(rainbow.target.trainable_variables)
+    assert_same(target, values_of(rainbow.online.trainable_variables))  # equal from the start
+    for seed in range(3):
+        rainbow.update(make_batch(seed))
+    assert_same(target, values_of(rainbow.target.trainable_variables))
+    online = values_of(rainbow.online.trainable_variables)
+    assert any(differ(target, online))
+    seeds = values_of(rainbow.target.non_trainable_variables)
+    rainbow.update_target()
+    assert_same(online, values_of(rainbow.target.trainable_variables))
+    assert_same(online, values_of(rainbow.online.trainable_variables))
+    # Its noise stays its own: a copied seed state would draw the online network's noise.
+    assert_same(seeds, values_of(rainbow.target.non_trainable_variables))
+    observation = make_batch().observation_t
+    noise = rainbow.online(observation, training=True) - rainbow.target(observation, training=True)
+    assert np.abs(noise).max() > 1e-3
+
+
+def test_errors_are_the_kl_divergence():
+    # Without noise the three passes can be repeated outside.
+    config = settings(noisy=False)
+    learner = make_learner(config)
+    learner.update(make_batch(1))  # now the online network is not the target
+    support, batch = make_support(config), make_batch()
+    logits_tm1 = learner.online(batch.observation_tm1).numpy()
+    selector = losses.q_values(support, learner.online(batch.observation_t)).numpy()
+    logits_t = learner.target(batch.observation_t)
+    action_t = selector.argmax(axis=1).astype(np.int32)
+    target = losses.categorical_target(
+        support, batch.reward_t, batch.discount_t, logits_t, action_t
+    ).numpy()
+    chosen = tf.nn.softmax(logits_tm1[np.arange(BATCH_SIZE), batch.action_tm1]).numpy()
+    ratio = np.where(target > 0, target, 1) / np.where(target > 0, chosen, 1)
+    expected = np.sum(target * np.log(ratio), axis=1)
+    q_tm1 = (tf.nn.softmax(logits_tm1) @ support[:, None]).numpy()[..., 0]
+    result = learner.update(batch)
+    assert_allclose(result.errors, expected, rtol=1e-3, atol=1e-5)
+    assert_allclose(result.loss, np.mean(batch.weight * expected), rtol=1e-3)
+    assert_allclose(result.q_mean, q_tm1.max(axis=1).mean(), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.usefixtures("eagerly")
+@pytest.mark.parametrize("double", [True, False])
+def test_errors_without_distributions_are_absolute_td_errors(double):
+    learner = make_learner(settings(noisy=False, distributional=False, double=double))
+    for _ in range(5):
+        learner.update(make_batch(1))
+    batch = make_batch(reward_t=np.linspace(-3, 3, BATCH_SIZE, dtype=np.float32))
+    rows = np.arange(BATCH_SIZE)
+    q_tm1 = learner.online(batch.observation_tm1).numpy()[..., 0]
+    q_t = learner.target(batch.observation_t).numpy()[..., 0]
+    selector = learner.online(batch.observation_t).numpy()[..., 0] if double else q_t
+    target = batch.reward_t + batch.discount_t * q_t[rows, selector.argmax(axis=1)]
+    expected = np.abs(target - q_tm1[rows, batch.action_tm1])
+    assert expected.max() > 1.5
+    assert_allclose(learner.update(batch).errors, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_overfits_one_batch(rainbow):
+    rainbow.optimizer.learning_rate = 3e-3
+    batch = make_batch()
+    results = [rainbow.update(batch).loss for _ in range(200)]
+    assert np.mean(results[-10:]) < 0.1 * results[0]
+
+
+def test_after_an_ending_the_next_observation_does_not_matter(rainbow):
+    start = values_of(all_variables(rainbow))
+    ended = make_batch(discount_t=np.zeros(BATCH_SIZE, np.float32))
+    first = rainbow.update(ended)
+    after = values_of(rainbow.online.trainable_variables)
+    restore(rainbow, start)
+    second = rainbow.update(ended._replace(observation_t=make_batch(9).observation_t))
+    assert_allclose(first.errors, second.errors, rtol=1e-5)
+    for one, other in zip(after, values_of(rainbow.online.trainable_variables), strict=True):
+        assert_allclose(one, other, atol=1e-6)
+
+
+def test_same_state_same_updates(rainbow):
+    start = values_of(all_variables(rainbow))
+    runs = []
+    for _ in range(2):
+        restore(rainbow, start)
+        errors = [rainbow.update(make_batch(seed)).errors for seed in range(10)]
+        runs.append([*errors, *values_of(all_variables(rainbow))])
+    assert_same(*runs)
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_same_seed_same_learner():
+    def after_updates(seed, updates):
+        learner = make_learner(settings(), seed=seed)
+        for batch_seed in range(updates):
+            learner.update(make_batch(batch_seed))
+        return values_of(all_variables(learner))
+
+    assert_same(after_updates(seed=1, updates=3), after_updates(seed=1, updates=3))
+    assert all(differ(after_updates(seed=1, updates=1)[:4], after_updates(seed=2, updates=1)[:4]))
+
+
+def test_updates_are_traced_once(rainbow):
+    (compiled,) = [
+        function
+        for function in vars(rainbow).values()
+        if hasattr(function, "experimental_get_tracing_count")
+    ]
+    for seed in range(20):
+        rainbow.update(make_batch(seed))
+        if seed % 5 == 0:
+            rainbow.update_target()
+    assert compiled.experimental_get_tracing_count() == 1
