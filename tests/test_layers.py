@@ -28,10 +28,6 @@ def compiled(function):
     return tf.function(function, jit_compile=True, autograph=False)
 
 
-# Keras's own way from a variable to NumPy, in saving.
-keras_asks_for_copies = pytest.mark.filterwarnings(
-    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
-)
 # Compiled code draws other numbers of the same law, so it is not enough to compare with it.
 both_modes = pytest.mark.parametrize("mode", [eager, compiled])
 
@@ -451,7 +447,6 @@ def test_the_keras_contract(kind, arguments):
     assert_array_equal(revived(inputs), layer(inputs))  # same seed, same first weights
 
 
-@keras_asks_for_copies
 @pytest.mark.parametrize("dueling", [True, False])
 @pytest.mark.parametrize("noisy", [True, False])
 def test_saved_models_load_with_the_same_outputs(tmp_path, dueling, noisy):

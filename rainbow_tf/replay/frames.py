@@ -21,17 +21,18 @@ class FrameRing:
         self._lane_starts = np.arange(num_lanes) * length
         self._back = np.arange(stack - 1, -1, -1)  # newest frame last
 
-    def write(self, slot: int, frames: np.ndarray) -> None:
+    def write(self, position: int, frames: np.ndarray) -> None:
         """Puts one new frame of every lane into its ring."""
-        self._frames[self._lane_starts + slot] = frames
+        self._frames[self._lane_starts + position] = frames
 
-    def gather(self, ids: np.ndarray, ages: np.ndarray, out: np.ndarray) -> None:
-        """Fills out [M, S, *frame] with the stacks that end at `ids`.
+    def gather(self, slots: np.ndarray, ages: np.ndarray, out: np.ndarray) -> None:
+        """Fills out [M, S, *frame] with the stacks that end at `slots`.
 
-        `ages` counts the frames of the same episode before each id; older ones are zeros.
+        `ages` counts the frames of the same episode before each slot's; older ones are zeros.
         """
-        slots = ids % self._length
-        wanted = (slots[:, None] - self._back) % self._length + (ids - slots)[:, None]  # [M, S]
+        positions = slots % self._length
+        lane_starts = (slots - positions)[:, None]
+        wanted = lane_starts + (positions[:, None] - self._back) % self._length  # [M, S]
         # Without mode="clip" NumPy gathers into a second buffer first.
         np.take(self._frames, wanted, axis=0, out=out, mode="clip")
         out[self._back > ages[:, None]] = 0

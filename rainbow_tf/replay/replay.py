@@ -1,8 +1,9 @@
 """Prioritized n-step replay on a ring of frames.
 
-Slot t of a lane holds the frame of time t and the action, reward and discount that led to it.
-A slot can be drawn only while its priority is above 0. It enters when its n-step window closes
-and leaves when the write cursor reaches its oldest stacked frame, so every draw is valid.
+A slot holds one frame of a lane and the action, reward and discount that led to it; slots are
+numbered lane after lane. A slot can be drawn only while its priority is above 0. It enters when
+its n-step window closes and leaves when the write cursor reaches its oldest stacked frame, so
+every draw is valid.
 """
 
 import numpy as np
@@ -13,7 +14,7 @@ from rainbow_tf.types import Batch, WorldSpec
 
 # Keeps a transition of error 0 drawable; far below any error that matters.
 _PRIORITY_FLOOR = 1e-6
-_BYTES_BESIDE_FRAME = 24  # action, reward, discount, flags, age and the tree's share
+_BYTES_BESIDE_FRAME = 23  # action, reward, discount, end, age and a leaf with its share of tree
 
 
 def replay_bytes(capacity: int, spec: WorldSpec) -> int:
@@ -107,16 +108,16 @@ class Replay:
         cursor = self._cursor
         if self._added >= self._length:
             self._forget(cursor)
-        ids = self._lane_starts + cursor
+        slots = self._lane_starts + cursor
         self._frames.write(cursor, frame)
-        self._action[ids] = action_tm1
-        self._reward[ids] = reward_t
-        self._discount[ids] = discount_t
+        self._action[slots] = action_tm1
+        self._reward[slots] = reward_t
+        self._discount[slots] = discount_t
         window_end = episode_over | (discount_t == 0)
-        self._window_end[ids] = window_end
+        self._window_end[slots] = window_end
         older = np.minimum(self._newest_age + 1, self._stack - 1)
         self._newest_age = np.where(is_first, 0, older).astype(np.uint8)
-        self._age[ids] = self._newest_age
+        self._age[slots] = self._newest_age
         self._over = episode_over.copy()
         self._enter_closed(cursor, window_end, is_first)
         self._cursor = (cursor + 1) % self._length
@@ -124,8 +125,8 @@ class Replay:
 
     def _forget(self, cursor: int) -> None:
         """Takes out what the write at the cursor breaks: its slot and stacks that reach it."""
-        ids = self._lane_starts[:, None] + (cursor + self._ahead) % self._length  # [E, S]
-        self._set_priorities(ids[self._age[ids] >= self._ahead], 0.0)
+        slots = self._lane_starts[:, None] + (cursor + self._ahead) % self._length  # [E, S]
+        self._set_priorities(slots[self._age[slots] >= self._ahead], 0.0)
 
     def _enter_closed(self, cursor: int, window_end: np.ndarray, is_first: np.ndarray) -> None:
         """Lets in the steps whose window closes with the frame at the cursor."""
@@ -134,14 +135,14 @@ class Replay:
         closes = is_open & (window_end[:, None] | (self._back == self._n_step))
         if not closes.any():
             return
-        ids = self._lane_starts[:, None] + (cursor - self._back) % self._length
-        self._set_priorities(ids[closes], self._max_priority**self._exponent)
+        slots = self._lane_starts[:, None] + (cursor - self._back) % self._length
+        self._set_priorities(slots[closes], self._max_priority**self._exponent)
         self._open -= closes.sum(axis=1)
 
-    def _set_priorities(self, ids: np.ndarray, priorities: np.ndarray | float) -> None:
-        before = np.count_nonzero(self._tree.get(ids))
-        self._tree.set(ids, priorities)
-        self._num_sampleable += int(np.count_nonzero(self._tree.get(ids)) - before)
+    def _set_priorities(self, slots: np.ndarray, priorities: np.ndarray | float) -> None:
+        before = np.count_nonzero(self._tree.get(slots))
+        self._tree.set(slots, priorities)
+        self._num_sampleable += int(np.count_nonzero(self._tree.get(slots)) - before)
 
     def sample(self, importance_exponent: float) -> tuple[np.ndarray, Batch]:
         """Draws a batch, one from each of B equal shares of the priority mass.
@@ -164,11 +165,11 @@ class Replay:
         laps = (self._added - 1 - slots % self._length) // self._length
         return laps * self._tree.capacity + slots
 
-    def _transitions(self, ids: np.ndarray, weight: np.ndarray) -> Batch:
-        size = len(ids)
-        slots = ids % self._length
-        lane_starts = ids - slots
-        window = lane_starts[:, None] + (slots[:, None] + self._back) % self._length  # [B, n]
+    def _transitions(self, slots: np.ndarray, weight: np.ndarray) -> Batch:
+        size = len(slots)
+        positions = slots % self._length
+        lane_starts = slots - positions
+        window = lane_starts[:, None] + (positions[:, None] + self._back) % self._length  # [B, n]
         ended = np.logical_or.accumulate(self._window_end[window], axis=1)
         inside = np.ones_like(ended)
         inside[:, 1:] = ~ended[:, :-1]
@@ -178,7 +179,7 @@ class Replay:
         steps = inside.sum(axis=1)
         last = window[np.arange(size), steps - 1]
 
-        both = np.concatenate([ids, last])
+        both = np.concatenate([slots, last])
         self._frames.gather(both, self._age[both], self._observations)
         return Batch(
             observation_tm1=self._observations[:size],
@@ -193,6 +194,8 @@ class Replay:
         """Makes the errors (KL or absolute TD) the priorities of what is still there."""
         if not self._prioritized:
             return
+        if not np.isfinite(errors).all():
+            raise ValueError("Priorities must be finite: one that is not would spoil every draw.")
         priorities = np.maximum(errors, 0.0).astype(np.float64) + _PRIORITY_FLOOR
         self._max_priority = max(self._max_priority, float(priorities.max()))
         slots = ids % self._tree.capacity

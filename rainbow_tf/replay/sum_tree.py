@@ -25,7 +25,7 @@ class SumTree:
     @property
     def total(self) -> float:
         """Sum of all priorities."""
-        return float(np.cumsum(self._levels[-1][0])[-1])
+        return float(self._levels[-1][0].sum())
 
     def get(self, leaves: np.ndarray) -> np.ndarray:
         """Priorities of the leaves."""
@@ -37,8 +37,7 @@ class SumTree:
         nodes = leaves
         for level, parents in zip(self._levels, self._flat[1:], strict=False):
             nodes = nodes // _FANOUT
-            # The running sum, not np.sum: `find` compares with exactly these numbers.
-            parents[nodes] = np.cumsum(level[nodes], axis=1)[:, -1]
+            parents[nodes] = level[nodes].sum(axis=1)
 
     def find(self, masses: np.ndarray) -> np.ndarray:
         """The leaf in which each cumulative mass in [0, total) lies, never one of priority 0."""
