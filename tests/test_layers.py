@@ -265,6 +265,16 @@ def test_noise_is_off_unless_asked_for():
     assert_array_equal(layer(inputs), layer(inputs, training=False))
 
 
+@pytest.mark.parametrize("shape", [(5, 4), (2, 5, 4)])
+def test_noise_follows_the_dtype_policy(shape):
+    layer = NoisyDense(3, seed=7, dtype="mixed_bfloat16")
+    outputs = layer(random(shape), training=True)
+    assert layer.kernel.dtype == "float32"
+    assert outputs.dtype == tf.bfloat16
+    full = noisy_layer(4, 3)(random(shape), training=True)
+    assert_allclose(tf.cast(outputs, tf.float32), full, atol=0.05)
+
+
 def test_activation_comes_after_the_noise():
     plain, relu = noisy_layer(4, 30), noisy_layer(4, 30, activation="relu")
     inputs = random((5, 4))

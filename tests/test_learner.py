@@ -58,8 +58,10 @@ class Table(keras.Model):
             name="entries", shape=entries.shape, initializer=lambda shape, dtype: entries
         )
         self.built = True
+        self.calls = []
 
     def call(self, observations, training=False):
+        self.calls.append((training, observations))
         return tf.tensordot(observations[:, 0], self.entries, axes=1)
 
 
@@ -207,6 +209,22 @@ def test_no_two_passes_share_noise(monkeypatch, double):
     assert len(drawn) == 4 * (3 if double else 2)  # four noisy layers
     for one, other in itertools.combinations(drawn, 2):
         assert np.intersect1d(one, other).size <= 2  # a chance match of two floats may happen
+
+
+@pytest.mark.usefixtures("eagerly")
+@pytest.mark.parametrize("double", [True, False])
+def test_every_pass_is_a_noisy_call_of_its_own(double):
+    # One call for both observations of the online network would give them the same noise.
+    learner = table_learner(np.zeros((2, 2, 1)), double=double)
+    batch = table_batch((0, 0, 1, 0.5, 1, 1), (0, 1, 1, 0.5, 1, 1))
+
+    def states(network):
+        assert all(training for training, _ in network.calls)
+        return sorted(np.argmax(seen[:, 0], axis=-1).tolist() for _, seen in network.calls)
+
+    learner.update(batch)
+    assert states(learner.online) == ([[0, 0], [1, 1]] if double else [[0, 0]])
+    assert states(learner.target) == [[1, 1]]
 
 
 @pytest.mark.parametrize(

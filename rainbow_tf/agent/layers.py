@@ -67,7 +67,7 @@ class NoisyDense(keras.layers.Layer):
         # Not keras.random.normal: the algorithm it leaves to TensorFlow to choose is twelve
         # times slower in compiled code on a CPU.
         noise = tf.random.stateless_normal((groups, split + self.units), seed, alg="philox")
-        noise = ops.sign(noise) * ops.sqrt(ops.abs(noise))
+        noise = ops.cast(ops.sign(noise) * ops.sqrt(ops.abs(noise)), self.compute_dtype)
         return ops.reshape(noise[:, :split], (groups, self.streams, fan_in)), noise[:, split:]
 
     def _with_shared_noise(self, inputs):  # [B, in]

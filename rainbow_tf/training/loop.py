@@ -47,7 +47,7 @@ def train(config: Config, parts: Parts) -> Iterator[Tick]:
         due = int((steps - history_steps) * config.updates_per_step) - updates
         results = []
         if due > 0 and parts.replay.num_sampleable > 0:
-            results = [_learn(parts, beta) for _ in range(due)]
+            results = [learn(parts, beta) for _ in range(due)]
             updates += due
         if steps // target_steps > before // target_steps:
             parts.learner.update_target()
@@ -75,7 +75,8 @@ def remember(config: Config, parts: Parts, actions: np.ndarray, output: StepOutp
     )
 
 
-def _learn(parts: Parts, beta: float) -> UpdateResult:
+def learn(parts: Parts, beta: float) -> UpdateResult:
+    """One update with a drawn batch, whose errors become its priorities."""
     ids, batch = parts.replay.sample(beta)
     result = parts.learner.update(batch)
     if not np.isfinite(result.loss):

@@ -12,6 +12,7 @@ from rainbow_tf.agent.networks import make_network, make_support
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.environments.worlds import World, make_world
 from rainbow_tf.replay.replay import Replay, replay_bytes
+from rainbow_tf.types import WorldSpec
 
 
 class Parts(NamedTuple):
@@ -33,15 +34,7 @@ def build_parts(config: Config) -> Parts:
     world = make_world(config, num_envs=config.num_envs, seed=world_seed, training=True)
     spec = world.spec
     _check_memory(replay_bytes(config.replay_capacity, spec))
-    support = make_support(config)
-    learner = Learner(
-        online=make_network(config, spec, seed=online_seed, name="online"),
-        target=make_network(config, spec, seed=target_seed, name="target"),
-        support=support,
-        double=config.double,
-        learning_rate=config.learning_rate,
-        adam_epsilon=config.adam_epsilon,
-    )
+    learner = make_learner(config, spec, online_seed=online_seed, target_seed=target_seed)
     replay = Replay(
         capacity=config.replay_capacity,
         num_lanes=config.num_envs,
@@ -56,7 +49,7 @@ def build_parts(config: Config) -> Parts:
     def make_actor(noise: bool, rng: np.random.Generator) -> Actor:
         return Actor(
             network=learner.online,
-            support=support,
+            support=make_support(config),
             num_actions=spec.num_actions,
             noise=noise and config.noisy,
             rng=rng,
@@ -68,6 +61,18 @@ def build_parts(config: Config) -> Parts:
         learner=learner,
         actor=make_actor(True, actor_rng),
         evaluation_actor=make_actor(config.eval_noise, evaluation_rng),
+    )
+
+
+def make_learner(config: Config, spec: WorldSpec, *, online_seed: int, target_seed: int) -> Learner:
+    """The networks of the settings and what trains them."""
+    return Learner(
+        online=make_network(config, spec, seed=online_seed, name="online"),
+        target=make_network(config, spec, seed=target_seed, name="target"),
+        support=make_support(config),
+        double=config.double,
+        learning_rate=config.learning_rate,
+        adam_epsilon=config.adam_epsilon,
     )
 
 

@@ -12,7 +12,7 @@ from rainbow_tf.config import Config
 from rainbow_tf.replay.replay import replay_bytes
 from rainbow_tf.training.metrics import Metrics
 from rainbow_tf.training.parts import Parts
-from rainbow_tf.types import Batch
+from rainbow_tf.types import Batch, WorldSpec
 
 _MEASURED_STEPS = 10
 _MEASURED_UPDATES = 5
@@ -56,7 +56,7 @@ def measure_speed(config: Config, parts: Parts) -> tuple[float, float]:
         actions = actor.act(output.observation)
     step_seconds = (time.perf_counter() - started) / (_MEASURED_STEPS * config.num_envs)
 
-    batch = _blank_batch(config, output.observation)
+    batch = blank_batch(config, parts.world.spec)
     learner.update(batch)
     started = time.perf_counter()
     for _ in range(_MEASURED_UPDATES):
@@ -80,9 +80,10 @@ def _forecast(config: Config, step_seconds: float, update_seconds: float) -> tup
     return config.frames_per_step / learning_seconds, seconds
 
 
-def _blank_batch(config: Config, observation: np.ndarray) -> Batch:
+def blank_batch(config: Config, spec: WorldSpec) -> Batch:
+    """A batch of nothing, to measure and compile with."""
     size = config.batch_size
-    blank = np.zeros((size, *observation.shape[1:]), observation.dtype)
+    blank = np.zeros((size, spec.frame_stack, *spec.frame_shape), spec.frame_dtype)
     return Batch(
         observation_tm1=blank,
         action_tm1=np.zeros(size, np.int32),

@@ -1,0 +1,303 @@
+"""Measures the agent on this machine: python -m rainbow_tf.benchmark.
+
+Every figure is a median of repeats with its quartiles. What is compared is measured in turns, in
+one process, so that a machine that slows down slows both sides.
+"""
+
+import dataclasses
+import importlib.util
+import itertools
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from absl import app, flags
+
+from rainbow_tf import config as config_module
+from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.environments.worlds import make_world
+from rainbow_tf.replay.replay import Replay, replay_bytes
+from rainbow_tf.startup import load_tensorflow
+from rainbow_tf.types import WorldSpec
+
+ATARI_SPEC = WorldSpec((84, 84), np.dtype(np.uint8), 4, 6, ())
+_PAPER_FRAMES = 200_000_000
+
+
+class Figure(NamedTuple):
+    """A measured number: the median of its samples, and their quartiles."""
+
+    name: str
+    unit: str
+    median: float
+    low: float
+    high: float
+
+
+def figure(name: str, unit: str, samples) -> Figure:
+    """The figure that the samples give."""
+    low, median, high = np.percentile(samples, [25, 50, 75])
+    return Figure(name, unit, float(median), float(low), float(high))
+
+
+def seconds_in_turns(repeats: int, *actions: Callable[[], object]) -> np.ndarray:
+    """Seconds of each action, measured in turns: [actions, repeats]."""
+    for action in actions:
+        action()
+    seconds = np.empty((len(actions), repeats))
+    for k, (i, action) in itertools.product(range(repeats), enumerate(actions)):
+        started = time.perf_counter()
+        action()
+        seconds[i, k] = time.perf_counter() - started
+    return seconds
+
+
+def measure_learner(config: Config, repeats: int) -> Iterator[Figure]:
+    """The update of the full network, and the share it reaches of the matmul rate."""
+    import tensorflow as tf
+
+    learner, batch = _learner_and_batch(config, ATARI_SPEC)
+    size = 1536
+    matrix = tf.random.stateless_uniform((size, size), [1, 2])
+    matmul = tf.function(lambda: tf.matmul(matrix, matrix))
+    seconds = seconds_in_turns(repeats, lambda: matmul().numpy(), lambda: learner.update(batch))
+    flops = update_flops(learner.online, config.batch_size, double=config.double)
+    matmul_rate, update_rate = 2 * size**3 / seconds[0] / 1e9, flops / seconds[1] / 1e9
+    yield figure("float32 matmul", "GFLOP/s", matmul_rate)
+    yield figure("learner step", "ms", seconds[1] * 1e3)
+    yield figure(f"learner step at {flops / 1e9:.2f} GFLOP", "GFLOP/s", update_rate)
+    yield figure("learner step, share of matmul", "%", 100 * update_rate / matmul_rate)
+
+
+def update_flops(network, batch_size: int, *, double: bool) -> float:
+    """Least arithmetic of one update: the forward passes and one backward pass."""
+    macs = list(_macs(network))
+    passes = 3 if double else 2
+    # Backward is two products for each layer but the first, whose inputs want no gradient.
+    return 2.0 * batch_size * (passes * sum(macs) + 2 * sum(macs) - macs[0])
+
+
+def _macs(network) -> Iterator[int]:
+    """Multiplications that one example takes in each layer, the first layer first."""
+    side = ATARI_SPEC.frame_shape[0]
+    for layer in network.convolutions:
+        side = (side - layer.kernel_size[0]) // layer.strides[0] + 1
+        yield side**2 * int(np.prod(layer.kernel.shape))
+    for layer in (network.head.hidden, network.head.advantage, network.head.value):
+        if layer is not None:
+            yield int(np.prod(layer.kernel.shape))
+
+
+def measure_acting(config: Config, repeats: int) -> Iterator[Figure]:
+    """Choosing actions for several lanes at once."""
+    learner, batch = _learner_and_batch(config, ATARI_SPEC)
+    actor = _actor(config, learner, ATARI_SPEC)
+    lanes = (1, 4, 8, 32)
+    observations = [np.repeat(batch.observation_t[:1], count, axis=0) for count in lanes]
+    actions = [lambda o=o: actor.act(o) for o in observations]
+    seconds = seconds_in_turns(repeats, *actions)
+    for count, samples in zip(lanes, seconds, strict=True):
+        yield figure(f"acting, {count} lanes", "ms", samples * 1e3)
+    yield figure("8 single calls against one of 8 lanes", "times", 8 * seconds[0] / seconds[2])
+
+
+def measure_environment(config: Config, repeats: int) -> Iterator[Figure]:
+    """Steps of the emulators alone."""
+    for lanes in (1, 4, 8, 16):
+        world = make_world(config, num_envs=lanes, seed=1, training=True)
+        rng = np.random.default_rng(1)
+        world.reset()
+
+        def play(world=world, lanes=lanes, rng=rng) -> None:
+            for _ in range(20):
+                world.step(rng.integers(world.spec.num_actions, size=lanes))
+
+        seconds = seconds_in_turns(repeats, play)[0]
+        world.close()
+        yield figure(f"environment, {lanes} lanes", "steps/s", 20 * lanes / seconds)
+
+
+def measure_replay(config: Config, repeats: int) -> Iterator[Figure]:
+    """The memory, filled to three sizes."""
+    capacities = (10_000, 100_000, 1_000_000)
+    replays = [_full_replay(config, capacity) for capacity in capacities]
+    rng = np.random.default_rng(1)
+    adds = [lambda add=add: add(20) for _, add in replays]
+    for capacity, samples in zip(capacities, seconds_in_turns(repeats, *adds), strict=True):
+        yield figure(f"replay add, {config.num_envs} lanes, {capacity:,} slots", "ms", samples * 50)
+
+    def sample_and_update(replay: Replay) -> tuple[float, float]:
+        started = time.perf_counter()
+        ids, batch = replay.sample(0.4)
+        sampled = time.perf_counter()
+        replay.update_priorities(ids, rng.random(len(batch.weight)))
+        return sampled - started, time.perf_counter() - sampled
+
+    # Rounds over the sizes: [rounds, sizes, sample or update]
+    rounds = [[sample_and_update(replay) for replay, _ in replays] for _ in range(20 * repeats)]
+    seconds = np.array(rounds)
+    for i, capacity in enumerate(capacities):
+        for k, name in enumerate(("sample", "update")):
+            samples = seconds[:, i, k] * 1e3
+            yield figure(f"replay {name}, {capacity:,} slots", "ms", samples)
+    both = seconds.sum(axis=2)
+    yield figure("replay sample and update, 1,000,000 slots", "ms", both[:, 2] * 1e3)
+    yield figure("the same against 10,000 slots", "times", both[:, 2] / both[:, 0])
+    yield figure("replay memory", "bytes/step", [replay_bytes(1, ATARI_SPEC)])
+
+
+def _full_replay(config: Config, capacity: int) -> tuple[Replay, Callable[[int], None]]:
+    """A replay of that many slots, all written, and a function that adds more steps."""
+    lanes = config.num_envs
+    replay = Replay(
+        capacity=capacity,
+        num_lanes=lanes,
+        spec=ATARI_SPEC,
+        n_step=config.n_step,
+        batch_size=config.batch_size,
+        prioritized=True,
+        priority_exponent=config.priority_exponent,
+        rng=np.random.default_rng(1),
+    )
+    frame = np.random.default_rng(1).integers(256, size=(lanes, 84, 84), dtype=np.uint8)
+    nothing, no, yes = np.zeros(lanes), np.zeros(lanes, bool), np.ones(lanes, bool)
+    discount = np.full(lanes, config.discount)
+    ends = itertools.cycle([*[no] * 499, yes])
+    state = {"is_first": yes}
+
+    def add(steps: int) -> None:
+        for _ in range(steps):
+            over = next(ends)
+            replay.add(
+                frame=frame,
+                action_tm1=nothing,
+                reward_t=nothing,
+                discount_t=discount,
+                episode_over=over,
+                is_first=state["is_first"],
+            )
+            state["is_first"] = over
+
+    add(capacity // lanes)
+    return replay, add
+
+
+def measure_agent(config: Config, repeats: int) -> Iterator[Figure]:
+    """The whole agent on the real game, against the learner alone in the same run."""
+    from rainbow_tf.training.loop import train
+    from rainbow_tf.training.parts import build_parts
+
+    started = time.perf_counter()
+    config = dataclasses.replace(config, min_history_frames=1_600, eval_period_frames=0)
+    parts = build_parts(config)
+    ticks = train(config, parts)
+    next(tick for tick in ticks if tick.results)
+    yield figure("time to first update", "s", [time.perf_counter() - started])
+
+    def play() -> None:
+        for _ in range(10):
+            next(ticks)
+
+    _, batch = parts.replay.sample(0.4)
+    agent, learner = seconds_in_turns(repeats, play, lambda: parts.learner.update(batch))
+    frames = 10 * config.num_envs * config.frames_per_step
+    updates = 10 * config.num_envs * config.updates_per_step
+    yield figure("whole agent", "frames/s", frames / agent)
+    yield figure("whole agent, a cycle of one update", "ms", agent / updates * 1e3)
+    yield figure("whole agent against its learner alone", "%", 100 * updates * learner / agent)
+    days = _PAPER_FRAMES / (frames / agent) / 86400
+    yield figure(f"{_PAPER_FRAMES // 10**6}M frames would take", "days", days)
+    yield figure("peak memory", "MB", [_peak_memory_mb()])
+
+
+def measure_minatar(config: Config, repeats: int) -> Iterator[Figure]:
+    """A small network, where the overhead of every call counts."""
+    if importlib.util.find_spec("minatar") is None:
+        return
+    from rainbow_tf.training.loop import learn, train
+    from rainbow_tf.training.parts import build_parts
+
+    small = Config(environment="MinAtar/Breakout-v1", replay_capacity=100_000, frames=10**7)
+    small = dataclasses.replace(small, min_history_frames=2_000)
+    parts = build_parts(small)
+    ticks = train(small, parts)
+    next(tick for tick in ticks if tick.results)
+    update, cycle = seconds_in_turns(10 * repeats, lambda: learn(parts, 0.4), lambda: next(ticks))
+    yield figure("MinAtar update with sampling", "ms", update * 1e3)
+    yield figure("MinAtar, four steps and an update", "ms", cycle * 1e3)
+
+
+def _learner_and_batch(config: Config, spec: WorldSpec):
+    from rainbow_tf.training.parts import make_learner
+    from rainbow_tf.training.progress import blank_batch
+
+    batch = blank_batch(config, spec)
+    noise = np.random.default_rng(1).integers(256, size=batch.observation_t.shape, dtype=np.uint8)
+    batch = batch._replace(observation_tm1=noise, observation_t=noise[::-1].copy())
+    return make_learner(config, spec, online_seed=1, target_seed=2), batch
+
+
+def _actor(config: Config, learner, spec: WorldSpec):
+    from rainbow_tf.agent.actor import Actor
+    from rainbow_tf.agent.networks import make_support
+
+    return Actor(
+        network=learner.online,
+        support=make_support(config),
+        num_actions=spec.num_actions,
+        noise=config.noisy,
+        rng=np.random.default_rng(1),
+    )
+
+
+def _peak_memory_mb() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1e6 if sys.platform == "darwin" else peak / 1e3
+
+
+SECTIONS: dict[str, Callable[[Config, int], Iterator[Figure]]] = {
+    "learner": measure_learner,
+    "acting": measure_acting,
+    "environment": measure_environment,
+    "agent": measure_agent,
+    "minatar": measure_minatar,
+    "replay": measure_replay,
+}
+
+
+def main(arguments: list[str]) -> None:
+    """Runs the sections, prints a table as it goes, and writes it if asked."""
+    del arguments
+    try:
+        names = flags.FLAGS.only or list(SECTIONS)
+        unknown = [name for name in names if name not in SECTIONS]
+        if unknown:
+            raise ConfigError(f"--only={unknown[0]} is unknown; choose of {', '.join(SECTIONS)}.")
+        config = config_module.from_flags()
+    except ConfigError as error:
+        sys.exit(f"rainbow_tf: {error}")
+    load_tensorflow()
+    figures = []
+    for name in names:
+        for measured in SECTIONS[name](config, flags.FLAGS.repeats):
+            figures.append(measured)
+            spread = f"{measured.low:,.4g} to {measured.high:,.4g}"
+            print(f"{measured.name:<44} {measured.median:>10,.4g} {measured.unit:<10} ({spread})")
+            sys.stdout.flush()
+    if flags.FLAGS.json is not None:
+        rows = [measured._asdict() for measured in figures]
+        Path(flags.FLAGS.json).write_text(json.dumps(rows, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    config_module.define_flags()
+    flags.FLAGS.set_default("game", "qbert")
+    flags.DEFINE_list("only", None, f"Sections to run: {', '.join(SECTIONS)}; all by default.")
+    flags.DEFINE_string("json", None, "File to write the figures to.")
+    flags.DEFINE_integer("repeats", 30, "Measurements of every figure.", lower_bound=3)
+    app.run(main)
