@@ -32,6 +32,7 @@ setup(
         "ale-py>=0.12.1",
         "gymnasium>=1.3",
         "keras>=3.13",
+        "lz4>=4.3",
         "numpy>=2.1",
         "psutil>=5.9",
         "tensorboard>=2.20",

@@ -88,9 +88,8 @@ def _macs(network) -> Iterator[int]:
     for layer in network.convolutions:
         side = (side - layer.kernel_size[0]) // layer.strides[0] + 1
         yield side**2 * int(np.prod(layer.kernel.shape))
-    for layer in (network.head.hidden, network.head.advantage, network.head.value):
-        if layer is not None:
-            yield int(np.prod(layer.kernel.shape))
+    for layer in network.head._layers:
+        yield int(np.prod(layer.kernel.shape))
 
 
 def measure_acting(config: Config, repeats: int) -> Iterator[Figure]:

@@ -114,7 +114,7 @@ def test_literal_noise(monkeypatch):
     layer.bias.assign([1, -1])
     layer.kernel_sigma.assign([[0.5, 1], [1, 0.5]])
     layer.bias_sigma.assign([0.1, 0.2])
-    noise_in, noise_out = tf.constant([[[2.0, -1.0]]]), tf.constant([[3.0, -2.0]])
+    noise_in, noise_out = tf.constant([[2.0, -1.0]]), tf.constant([[3.0, -2.0]])
     monkeypatch.setattr(layer, "draw_noise", lambda groups: (noise_in, noise_out))
     inputs = np.float32([[1, 2]])
     assert_allclose(layer(inputs, training=True), [[5.3, 6.6]], rtol=1e-6)
@@ -124,9 +124,9 @@ def test_literal_noise(monkeypatch):
 
 def test_draw_noise_is_f_of_a_normal_on_both_sides():
     # n = f(eps) is undone by eps = sign(n) n^2; the moments of eps are those of N(0, 1).
-    layer = noisy_layer(30, 20, streams=2)
+    layer = noisy_layer(30, 20)
     noise_in, noise_out = layer.draw_noise(5000)
-    assert noise_in.shape == (5000, 2, 30)
+    assert noise_in.shape == (5000, 30)
     assert noise_out.shape == (5000, 20)
     for noise in (noise_in.numpy(), noise_out.numpy()):
         epsilon = np.sign(noise) * noise**2
@@ -155,10 +155,10 @@ def test_kernel_noise_of_groups_is_an_outer_product_each():
         assert np.abs(kernel_noise[one] - kernel_noise[other]).min() > 0
 
 
+@both_modes
 @pytest.mark.parametrize("groups", [None, 4])
-@pytest.mark.parametrize(("mode", "streams"), [(eager, 1), (eager, 2), (eager, 3), (compiled, 2)])
-def test_output_is_the_formula_with_the_noise_drawn(mode, groups, streams):
-    layer = noisy_layer(4, 6, streams=streams)
+def test_output_is_the_formula_with_the_noise_drawn(mode, groups):
+    layer = noisy_layer(4, 6)
     before = seed_state(layer)
     kernel_noise, bias_noise = seen_noise(layer, mode, groups)
     layer.seed_generator.state.assign(before)
@@ -180,13 +180,12 @@ def test_output_is_the_formula_with_the_noise_drawn(mode, groups, streams):
 @settings(max_examples=25, deadline=None)
 @given(
     fan_in=st.integers(1, 7),
-    width=st.integers(1, 5),
-    streams=st.integers(1, 3),
+    units=st.integers(1, 15),
     groups=st.integers(1, 3),
     rows=st.integers(1, 4),
 )
-def test_a_group_is_a_shared_draw_with_its_noise(fan_in, width, streams, groups, rows):
-    layer = noisy_layer(fan_in, width * streams, streams=streams)
+def test_a_group_is_a_shared_draw_with_its_noise(fan_in, units, groups, rows):
+    layer = noisy_layer(fan_in, units)
     randomise(layer)
     inputs = random((groups, rows, fan_in))
     noise_in, noise_out = layer.draw_noise(groups)
@@ -197,38 +196,6 @@ def test_a_group_is_a_shared_draw_with_its_noise(fan_in, width, streams, groups,
         layer.draw_noise = lambda groups, own=own: own
         alone = layer(inputs[group], training=True)
         assert_allclose(together[group], alone, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("groups", [None, 3])
-def test_streams_are_layers_of_their_own(monkeypatch, groups):
-    both = noisy_layer(4, 6, streams=2)
-    randomise(both)
-    drawn = 1 if groups is None else groups
-    noise_in, noise_out = both.draw_noise(drawn)
-    assert np.abs(noise_in[:, 0] - noise_in[:, 1]).min() > 0  # no eps_in in common
-    monkeypatch.setattr(both, "draw_noise", lambda groups: (noise_in, noise_out))
-    inputs = random((5, 4) if groups is None else (groups, 5, 4))
-    outputs = both(inputs, training=True)
-    for stream, units in enumerate([slice(0, 3), slice(3, 6)]):
-        alone = noisy_layer(4, 3)
-        alone.kernel.assign(both.kernel[:, units])
-        alone.kernel_sigma.assign(both.kernel_sigma[:, units])
-        alone.bias.assign(both.bias[units])
-        alone.bias_sigma.assign(both.bias_sigma[units])
-        own = (noise_in[:, stream : stream + 1], noise_out[:, units])
-        monkeypatch.setattr(alone, "draw_noise", lambda groups, own=own: own)
-        assert_allclose(outputs[..., units], alone(inputs, training=True), rtol=1e-4, atol=1e-5)
-
-
-def test_streams_see_independent_input_noise():
-    # 40 inputs: two independent vectors are never nearly parallel, a shared one always is.
-    kernel_noise, bias_noise = seen_noise(noisy_layer(40, 4, streams=2))
-    first = kernel_noise[:, 0] / bias_noise[0]
-    second = kernel_noise[:, 2] / bias_noise[2]
-    assert_allclose(kernel_noise[:, 1] / bias_noise[1], first, rtol=1e-2, atol=1e-4)
-    assert_allclose(kernel_noise[:, 3] / bias_noise[3], second, rtol=1e-2, atol=1e-4)
-    cosine = first @ second / np.linalg.norm(first) / np.linalg.norm(second)
-    assert abs(cosine) < 0.7
 
 
 @both_modes
@@ -248,7 +215,7 @@ def test_the_rows_of_a_matrix_share_their_noise():
 
 @pytest.mark.parametrize("shape", [(5, 4), (2, 5, 4)])
 def test_without_training_it_is_the_mean_layer(shape):
-    layer = noisy_layer(4, 6, streams=2)
+    layer = noisy_layer(4, 6)
     randomise(layer)
     before = seed_state(layer)
     inputs = random(shape)
@@ -283,11 +250,11 @@ def test_activation_comes_after_the_noise():
     assert_allclose(relu(inputs, training=True), np.maximum(outputs, 0))
 
 
-@pytest.mark.parametrize(("mode", "streams"), [(eager, 1), (eager, 2), (compiled, 1)])
-def test_mean_and_variance_of_the_output(mode, streams):
+@both_modes
+def test_mean_and_variance_of_the_output(mode):
     # y_j = mu_j + n_j (s_j + sum_i n_i x_i S_ij) with independent n of variance v and mean 0:
     # E y_j = mu_j,  Var y_j = v s_j^2 + v^2 sum_i x_i^2 S_ij^2.
-    layer = noisy_layer(3, 4, streams=streams)
+    layer = noisy_layer(3, 4)
     randomise(layer)
     draws = 40_000
     inputs = random((1, 1, 3))
@@ -320,7 +287,7 @@ def test_shared_noise_has_the_same_statistics():
 @pytest.mark.parametrize("groups", [None, 2])
 def test_gradient_reaches_every_weight(mode, groups):
     # dy/dW = x, dy/db = 1, dy/dW_n = x * eps_w, dy/db_n = eps_b, summed over the rows.
-    layer = noisy_layer(3, 4, streams=2)
+    layer = noisy_layer(3, 4)
     before = seed_state(layer)
     kernel_noise, bias_noise = seen_noise(layer, mode, groups)
     layer.seed_generator.state.assign(before)
@@ -403,9 +370,6 @@ def test_noise_scale_is_the_mean_absolute_sigma():
     [
         {"units": 0},
         {"units": -2},
-        {"units": 3, "streams": 2},
-        {"units": 4, "streams": 0},
-        {"units": 4, "streams": -2},
         {"units": 4, "sigma0": -0.1},
         {"units": 4, "activation": "no_such_activation"},
     ],
@@ -418,7 +382,6 @@ def test_noisy_dense_refuses(arguments):
 NOISY_ARGUMENTS = {
     "units": 6,
     "sigma0": 0.25,
-    "streams": 3,
     "activation": "relu",
     "seed": 11,
     "name": "noisy",
@@ -463,7 +426,7 @@ def test_saved_models_load_with_the_same_outputs(tmp_path, dueling, noisy):
     model = keras.Sequential(
         [
             keras.Input((4,)),
-            NoisyDense(6, streams=2, activation="relu", seed=1),
+            NoisyDense(6, activation="relu", seed=1),
             ReturnHead(3, 5, hidden_units=4, dueling=dueling, noisy=noisy, seed=2),
         ]
     )
@@ -485,16 +448,22 @@ def head(features=3, **kwargs):
     return layer
 
 
+def parts(layer):
+    """The linear layers of a dueling head."""
+    return layer.value_hidden, layer.value, layer.advantage_hidden, layer.advantage
+
+
 @pytest.mark.parametrize("noisy", [True, False])
 def test_dueling_literal(noisy):
     # x = 1: the value's hidden unit is 2, the advantage's 3.
     # Value, per atom: (2, -2). Advantages: (3, 0), (0, 3), (6, 6), their mean over actions (3, 3).
     # (2 + 3 - 3, -2 + 0 - 3), (2 + 0 - 3, -2 + 3 - 3), (2 + 6 - 3, -2 + 6 - 3).
     layer = head(1, num_actions=3, num_atoms=2, hidden_units=1, noisy=noisy)
-    layer.hidden.kernel.assign([[2, 3]])
+    layer.value_hidden.kernel.assign([[2]])
+    layer.advantage_hidden.kernel.assign([[3]])
     layer.value.kernel.assign([[1, -1]])
     layer.advantage.kernel.assign([[1, 0, 0, 1, 2, 2]])
-    for part in (layer.hidden, layer.value, layer.advantage):
+    for part in parts(layer):
         part.bias.assign(tf.zeros_like(part.bias))
     assert_allclose(layer(np.float32([[1]])), [[[2, -5], [-1, -2], [5, 1]]])
     # A hidden unit below 0 is cut off by its ReLU.
@@ -503,7 +472,7 @@ def test_dueling_literal(noisy):
 
 def test_without_dueling_literal():
     layer = head(1, num_actions=3, num_atoms=2, hidden_units=1, noisy=False, dueling=False)
-    layer.hidden.kernel.assign([[2]])
+    layer.advantage_hidden.kernel.assign([[2]])
     layer.advantage.kernel.assign([[1, 0, 0, 1, 2, 2]])
     layer.advantage.bias.assign([0, 0, 0, 0, 0, 1])
     assert_allclose(layer(np.float32([[1]])), [[[2, 0], [0, 2], [4, 5]]])
@@ -511,7 +480,7 @@ def test_without_dueling_literal():
 
 def with_same_noise(layer, features):
     """Calls a noisy head from one and the same seed state whenever it is used."""
-    for part in (layer.hidden, layer.value, layer.advantage):
+    for part in parts(layer):
         part.seed_generator.state.assign([5, 0])
     return layer(features, training=True).numpy()
 
@@ -528,20 +497,15 @@ def test_value_and_advantage_share_nothing(training, shape):
         value = outputs.mean(axis=-2)
         return value, outputs - value[..., None, :]
 
-    def grow(weight, columns):
-        change = np.zeros(weight.shape, np.float32)
-        change[..., columns] = 1
-        weight.assign_add(change)
-
     value, advantage = streams()
     assert np.ptp(advantage, axis=-2).min() > 0
-    for weight in layer.hidden.trainable_variables:
-        grow(weight, slice(8, 16))
+    for weight in layer.advantage_hidden.trainable_variables:
+        weight.assign_add(tf.ones_like(weight))
     value_after, advantage_after = streams()
     assert_allclose(value_after, value, atol=2e-5)
     assert np.abs(advantage_after - advantage).max() > 0.1
-    for weight in layer.hidden.trainable_variables:
-        grow(weight, slice(0, 8))
+    for weight in layer.value_hidden.trainable_variables:
+        weight.assign_add(tf.ones_like(weight))
     value_last, advantage_last = streams()
     assert np.abs(value_last - value).max() > 0.1
     assert_allclose(advantage_last, advantage_after, atol=2e-5)
@@ -564,25 +528,45 @@ def test_advantages_are_centred_over_actions_not_atoms(training):
 def test_the_layers_of_a_head_do_not_share_noise():
     layer = head(8, num_actions=2, num_atoms=4, hidden_units=8)
     drawn = [
-        np.concatenate([np.ravel(noise) for noise in part.draw_noise(1)])
-        for part in (layer.hidden, layer.value, layer.advantage)
+        np.concatenate([np.ravel(noise) for noise in part.draw_noise(1)]) for part in parts(layer)
     ]
     for one, other in itertools.combinations(drawn, 2):
         assert not np.intersect1d(one, other).size
 
 
-def test_hidden_streams_of_a_dueling_head_have_noise_each():
-    assert head(hidden_units=8).hidden.streams == 2
-    assert head(hidden_units=8, dueling=False).hidden.streams == 1
+@pytest.mark.parametrize("seed", [3, None])
+def test_hidden_layers_of_a_dueling_head_draw_independent_noise(seed):
+    # Of 4000 draws, correlations by chance have a standard deviation of 1 / sqrt(4000) = 0.016.
+    layer = head(40, hidden_units=8, seed=seed)
+    value, advantage = (
+        np.concatenate(part.draw_noise(4000), axis=1)
+        for part in (layer.value_hidden, layer.advantage_hidden)
+    )
+    between = np.corrcoef(value, advantage, rowvar=False)[:48, 48:]
+    assert between.shape == (48, 48)
+    assert np.abs(between).max() < 0.1
+    assert not hasattr(head(hidden_units=8, dueling=False), "value_hidden")
+
+
+@pytest.mark.parametrize("shape", [(6, 3), (6, 2, 3)])
+def test_one_call_of_a_head_is_one_draw_of_each_layer(shape):
+    layer = head(hidden_units=8)
+    before = [seed_state(part) for part in parts(layer)]
+    layer(random(shape), training=True)
+    for part, state in zip(parts(layer), before, strict=True):
+        assert_array_equal(seed_state(part) - state, [0, 1])
 
 
 def test_the_heads_first_weights_are_bounded_by_the_inputs_of_each_layer():
     for noisy in (True, False):
         layer = head(100, hidden_units=400, noisy=noisy)
-        assert_allclose(np.abs(layer.hidden.kernel).max(), 0.1, rtol=0.01)
+        assert_allclose(np.abs(layer.value_hidden.kernel).max(), 0.1, rtol=0.01)
+        assert_allclose(np.abs(layer.advantage_hidden.kernel).max(), 0.1, rtol=0.01)
+        assert np.abs(layer.value_hidden.kernel - layer.advantage_hidden.kernel).max() > 0.1
         assert_allclose(np.abs(layer.value.kernel).max(), 0.05, rtol=0.01)
         assert_allclose(np.abs(layer.advantage.kernel).max(), 0.05, rtol=0.01)
     layer = head(100, hidden_units=400, sigma0=2.0)
-    assert_allclose(layer.hidden.kernel_sigma, np.full((100, 800), 0.2), rtol=1e-6)
+    for hidden in (layer.value_hidden, layer.advantage_hidden):
+        assert_allclose(hidden.kernel_sigma, np.full((100, 400), 0.2), rtol=1e-6)
     assert_allclose(layer.value.kernel_sigma, np.full((400, 5), 0.1), rtol=1e-6)
     assert_allclose(layer.advantage.bias_sigma, np.full(20, 0.1), rtol=1e-6)

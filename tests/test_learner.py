@@ -106,7 +106,8 @@ def differ(one, other):
 def draws(network):
     """Noise draws so far of every noisy layer, by the count in its seed state."""
     head = network.head
-    layers = [*network.torso, head.hidden, head.advantage, head.value]
+    parts = (head.value_hidden, head.value, head.advantage_hidden, head.advantage)
+    layers = [*network.torso, *parts]
     return np.array([int(layer.seed_generator.state[1]) for layer in layers])
 
 
@@ -188,8 +189,8 @@ def test_compiled_rainbow_is_finite_and_moves_every_variable(rainbow):
 def test_three_passes_take_three_draws_of_noise(rainbow):
     online, target = draws(rainbow.online), draws(rainbow.target)
     rainbow.update(make_batch())
-    assert_array_equal(draws(rainbow.online) - online, [2, 2, 2, 2])  # selection and prediction
-    assert_array_equal(draws(rainbow.target) - target, [1, 1, 1, 1])
+    assert_array_equal(draws(rainbow.online) - online, [2, 2, 2, 2, 2])  # selection and prediction
+    assert_array_equal(draws(rainbow.target) - target, [1, 1, 1, 1, 1])
 
 
 @pytest.mark.usefixtures("eagerly")
@@ -206,7 +207,7 @@ def test_no_two_passes_share_noise(monkeypatch, double):
 
     monkeypatch.setattr(NoisyDense, "draw_noise", recording)
     learner.update(make_batch())
-    assert len(drawn) == 4 * (3 if double else 2)  # four noisy layers
+    assert len(drawn) == 5 * (3 if double else 2)  # five noisy layers
     for one, other in itertools.combinations(drawn, 2):
         assert np.intersect1d(one, other).size <= 2  # a chance match of two floats may happen
 

@@ -45,7 +45,8 @@ def observations(spec, batch=2, seed=0):
 
 def linear_layers(network):
     head = network.head
-    return [*network.torso, head.hidden, head.advantage, *([head.value] if head.value else [])]
+    value = [head.value_hidden, head.value] if head.dueling else []
+    return [*network.torso, head.advantage_hidden, head.advantage, *value]
 
 
 def parameters(network):
@@ -60,7 +61,8 @@ def test_nature_shapes():
         outputs = layer(outputs)
         shapes.append(tuple(outputs.shape[1:]))
     assert shapes == [(20, 20, 32), (9, 9, 64), (7, 7, 64)]
-    assert network.head.hidden.kernel.shape == (3136, 2 * 512)
+    assert network.head.value_hidden.kernel.shape == (3136, 512)
+    assert network.head.advantage_hidden.kernel.shape == (3136, 512)
     assert network.head.value.kernel.shape == (512, 51)
     assert network.head.advantage.kernel.shape == (512, 6 * 51)
     assert network(observations(ATARI)).shape == (2, 6, 51)
@@ -69,9 +71,9 @@ def test_nature_shapes():
 def test_nature_parameters_of_full_rainbow():
     # Convolutions: 8*8*4*32 + 32 = 8224, 4*4*32*64 + 64 = 32832, 3*3*64*64 + 64 = 36928.
     # Linear layers have a mean and a sigma for each weight and bias:
-    # hidden, of both streams: 2 * (3136*1024 + 1024) = 6424576,
+    # hidden, of value and advantage each: 2 * (3136*512 + 512) = 3212288,
     # value: 2 * (512*51 + 51) = 52326, advantage: 2 * (512*306 + 306) = 313956.
-    expected = 8224 + 32832 + 36928 + 6424576 + 52326 + 313956
+    expected = 8224 + 32832 + 36928 + 2 * 3212288 + 52326 + 313956
     assert expected == 6_868_842
     assert parameters(network_for(ATARI)) == expected
 
@@ -87,7 +89,8 @@ def test_data_efficient_shapes():
     # (84 - 5) // 5 + 1 = 16, (16 - 5) // 5 + 1 = 3; 3 * 3 * 64 = 576, and 256 hidden units.
     network = network_for(ATARI, network="data_efficient")
     assert [layer.filters for layer in network.convolutions] == [32, 64]
-    assert network.head.hidden.kernel.shape == (576, 2 * 256)
+    assert network.head.value_hidden.kernel.shape == (576, 256)
+    assert network.head.advantage_hidden.kernel.shape == (576, 256)
     assert network(observations(ATARI)).shape == (2, 6, 51)
 
 
@@ -96,7 +99,8 @@ def test_minatar_shapes():
     network = network_for(MINATAR)
     assert [layer.filters for layer in network.convolutions] == [16]
     assert network.convolutions[0].kernel.shape == (3, 3, 4, 16)
-    assert network.head.hidden.kernel.shape == (1024, 2 * 128)
+    assert network.head.value_hidden.kernel.shape == (1024, 128)
+    assert network.head.advantage_hidden.kernel.shape == (1024, 128)
     assert network(observations(MINATAR)).shape == (2, 3, 51)
 
 
@@ -104,7 +108,8 @@ def test_mlp_shapes():
     network = network_for(CARTPOLE)
     assert network.convolutions == []
     assert [layer.kernel.shape for layer in network.torso] == [(4, 128)]
-    assert network.head.hidden.kernel.shape == (128, 2 * 128)
+    assert network.head.value_hidden.kernel.shape == (128, 128)
+    assert network.head.advantage_hidden.kernel.shape == (128, 128)
     assert network(observations(CARTPOLE)).shape == (2, 2, 51)
 
 
@@ -269,7 +274,7 @@ def test_no_two_layers_share_noise_nor_do_two_networks():
     # Same widths everywhere, so that a common seed would show as common numbers.
     layers = [layer for seed in (1, 2) for layer in linear_layers(network_for(CARTPOLE, seed=seed))]
     drawn = [np.concatenate([np.ravel(noise) for noise in x.draw_noise(1)]) for x in layers]
-    assert len(drawn) == 8
+    assert len(drawn) == 10
     for one, other in itertools.combinations(drawn, 2):
         assert np.intersect1d(one, other).size <= 2  # a chance match of two floats may happen
 
@@ -282,9 +287,9 @@ def test_seeds_decide_the_weights():
 
 
 def test_noise_scales_are_the_initial_sigmas():
-    # sigma0 / sqrt(fan_in): 0.5 / sqrt(4), then 0.5 / sqrt(128) three times.
+    # sigma0 / sqrt(fan_in): 0.5 / sqrt(4), then 0.5 / sqrt(128) four times.
     scales = network_for(CARTPOLE).noise_scales()
-    assert_allclose(sorted(scales.values()), [0.0441942] * 3 + [0.25], rtol=1e-5)
+    assert_allclose(sorted(scales.values()), [0.0441942] * 4 + [0.25], rtol=1e-5)
 
 
 def test_support_literal():

@@ -1,5 +1,8 @@
 """Keras layers of the paper: factorised noisy dense, and the dueling head."""
 
+import functools
+import itertools
+
 import keras
 import tensorflow as tf
 from keras import ops
@@ -18,20 +21,17 @@ class NoisyDense(keras.layers.Layer):
         units: int,
         *,
         sigma0: float = 0.5,
-        streams: int = 1,
         activation: str | None = None,
         seed: int | None = None,
         **kwargs,
     ):
-        """`streams` splits the units into that many layers side by side, each with its noise."""
         super().__init__(**kwargs)
-        if units < 1 or streams < 1 or units % streams:
-            raise ValueError(f"units={units} must be a positive multiple of streams={streams}.")
+        if units < 1:
+            raise ValueError(f"units={units} must be positive.")
         if sigma0 < 0:
             raise ValueError(f"sigma0={sigma0} must not be negative.")
         self.units = units
         self.sigma0 = sigma0
-        self.streams = streams
         self.activation = keras.activations.get(activation)
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed)
@@ -60,37 +60,33 @@ class NoisyDense(keras.layers.Layer):
         return self.activation(outputs)
 
     def draw_noise(self, groups):
-        """f(eps) of the inputs [G, streams, in] and of the outputs [G, units]."""
+        """f(eps) of the inputs [G, in] and of the outputs [G, units]."""
         fan_in = self.kernel.shape[0]
-        split = self.streams * fan_in
         seed = tf.cast(self.seed_generator.next(), tf.int32)
         # Not keras.random.normal: the algorithm it leaves to TensorFlow to choose is twelve
         # times slower in compiled code on a CPU.
-        noise = tf.random.stateless_normal((groups, split + self.units), seed, alg="philox")
-        noise = ops.cast(ops.sign(noise) * ops.sqrt(ops.abs(noise)), self.compute_dtype)
-        return ops.reshape(noise[:, :split], (groups, self.streams, fan_in)), noise[:, split:]
+        noise = tf.random.stateless_normal((groups, fan_in + self.units), seed, alg="philox")
+        noise = ops.sign(noise) * ops.sqrt(ops.abs(noise))
+        noise = ops.cast(noise, self.compute_dtype)
+        return noise[:, :fan_in], noise[:, fan_in:]
 
     def _with_shared_noise(self, inputs):  # [B, in]
         # One folded matrix costs one product instead of two, forward and backward.
         noise_in, noise_out = self.draw_noise(1)
-        per_stream = ops.reshape(noise_out[0], (self.streams, -1))  # [streams, units / streams]
-        outer = ops.transpose(noise_in[0])[:, :, None] * per_stream  # [in, streams, .]
-        kernel = self.kernel + self.kernel_sigma * ops.reshape(outer, self.kernel.shape)
+        kernel = self.kernel + self.kernel_sigma * (ops.transpose(noise_in) * noise_out)
         return ops.matmul(inputs, kernel) + self.bias + self.bias_sigma * noise_out[0]
 
     def _with_noise_per_group(self, inputs):  # [G, B, in]
         groups, rows, fan_in = ops.shape(inputs)
         noise_in, noise_out = self.draw_noise(groups)
-        scaled = inputs[:, :, None, :] * noise_in[:, None]  # [G, B, streams, in]
+        scaled = inputs * noise_in[:, None]
         # Plain matrix products: batched ones of this shape are many times slower.
-        crossed = ops.matmul(ops.reshape(scaled, (-1, fan_in)), self.kernel_sigma)
-        crossed = ops.reshape(crossed, (groups, rows, self.streams, self.units))
-        mean = ops.matmul(ops.reshape(inputs, (-1, fan_in)), self.kernel) + self.bias
-        # Every stream's inputs met all units: keep the units of the same stream.
-        width = self.units // self.streams
-        own = [crossed[:, :, s, s * width : (s + 1) * width] for s in range(self.streams)]
-        noisy = (ops.concatenate(own, axis=-1) + self.bias_sigma) * noise_out[:, None]
-        return ops.reshape(mean, (groups, rows, self.units)) + noisy
+        both = ((inputs, self.kernel), (scaled, self.kernel_sigma))
+        mean, noisy = (
+            ops.reshape(ops.matmul(ops.reshape(x, (-1, fan_in)), w), (groups, rows, self.units))
+            for x, w in both
+        )
+        return mean + self.bias + (noisy + self.bias_sigma) * noise_out[:, None]
 
     def noise_scale(self):
         """Mean absolute sigma of the weights: how much the layer still explores."""
@@ -106,7 +102,6 @@ class NoisyDense(keras.layers.Layer):
             **super().get_config(),
             "units": self.units,
             "sigma0": self.sigma0,
-            "streams": self.streams,
             "activation": keras.activations.serialize(self.activation),
             "seed": self.seed,
         }
@@ -117,7 +112,7 @@ class ReturnHead(keras.layers.Layer):
     """From features to [..., actions, atoms]: logits of the returns, or values with one atom.
 
     Dueling adds a value stream and the advantages less their mean over actions, per atom and
-    before any softmax. Value and advantage have a hidden layer each, computed side by side.
+    before any softmax. Value and advantage have a hidden layer each.
     """
 
     def __init__(
@@ -140,45 +135,37 @@ class ReturnHead(keras.layers.Layer):
         self.noisy = noisy
         self.sigma0 = sigma0
         self.seed = seed
-        streams = 2 if dueling else 1
-        seeds = (None, None, None) if seed is None else (seed, seed + 1, seed + 2)
-        self.hidden = dense(
-            streams * hidden_units,
-            streams=streams,
-            noisy=noisy,
-            sigma0=sigma0,
-            activation="relu",
-            seed=seeds[0],
-            name="hidden",
+        make = functools.partial(dense, noisy=noisy, sigma0=sigma0)
+        seeds = itertools.repeat(None) if seed is None else itertools.count(seed)
+        self.advantage_hidden = make(
+            hidden_units, activation="relu", seed=next(seeds), name="advantage_hidden"
         )
-        self.advantage = dense(
-            num_actions * num_atoms, noisy=noisy, sigma0=sigma0, seed=seeds[1], name="advantage"
-        )
-        self.value = (
-            dense(num_atoms, noisy=noisy, sigma0=sigma0, seed=seeds[2], name="value")
-            if dueling
-            else None
-        )
+        self.advantage = make(num_actions * num_atoms, seed=next(seeds), name="advantage")
+        if dueling:
+            self.value_hidden = make(
+                hidden_units, activation="relu", seed=next(seeds), name="value_hidden"
+            )
+            self.value = make(num_atoms, seed=next(seeds), name="value")
 
     def build(self, input_shape):
         """Builds the dense layers for these features."""
-        self.hidden.build(input_shape)
         hidden_shape = (*input_shape[:-1], self.hidden_units)
+        self.advantage_hidden.build(input_shape)
         self.advantage.build(hidden_shape)
-        if self.value is not None:
+        if self.dueling:
+            self.value_hidden.build(input_shape)
             self.value.build(hidden_shape)
 
     def call(self, features, training=False):
         """[..., in] -> [..., A, N]."""
-        hidden = self.hidden(features, training=training)
+        hidden = self.advantage_hidden(features, training=training)
+        advantage = self.advantage(hidden, training=training)
         lead = ops.shape(features)[:-1]
-        if self.value is None:
-            outputs = self.advantage(hidden, training=training)
-            return ops.reshape(outputs, (*lead, self.num_actions, self.num_atoms))
-        value_hidden, advantage_hidden = ops.split(hidden, 2, axis=-1)
-        value = self.value(value_hidden, training=training)[..., None, :]  # [..., 1, N]
-        advantage = self.advantage(advantage_hidden, training=training)
         advantage = ops.reshape(advantage, (*lead, self.num_actions, self.num_atoms))
+        if not self.dueling:
+            return advantage
+        hidden = self.value_hidden(features, training=training)
+        value = self.value(hidden, training=training)[..., None, :]  # [..., 1, N]
         return value + advantage - ops.mean(advantage, axis=-2, keepdims=True)
 
     def compute_output_shape(self, input_shape):
@@ -204,12 +191,10 @@ def fan_in_uniform(seed):
     return keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform", seed=seed)
 
 
-def dense(units, *, noisy, sigma0=0.5, streams=1, activation=None, seed=None, name=None):
+def dense(units, *, noisy, sigma0=0.5, activation=None, seed=None, name=None):
     """The agent's linear layer: noisy, or Keras's own."""
     if noisy:
-        return NoisyDense(
-            units, sigma0=sigma0, streams=streams, activation=activation, seed=seed, name=name
-        )
+        return NoisyDense(units, sigma0=sigma0, activation=activation, seed=seed, name=name)
     return keras.layers.Dense(
         units, activation=activation, kernel_initializer=fan_in_uniform(seed), name=name
     )

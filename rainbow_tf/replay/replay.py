@@ -6,20 +6,25 @@ its n-step window closes and leaves when the write cursor reaches its oldest sta
 every draw is valid.
 """
 
+import sys
+
 import numpy as np
 
-from rainbow_tf.replay.frames import FrameRing
+from rainbow_tf.replay.frames import FrameRing, Lz4FrameRing, RawFrameRing
 from rainbow_tf.replay.sum_tree import SumTree
 from rainbow_tf.types import Batch, WorldSpec
 
 # Keeps a transition of error 0 drawable; far below any error that matters.
 _PRIORITY_FLOOR = 1e-6
+_LZ4_SHARE = 0.27  # of a frame's bytes, measured on Q*bert
 _BYTES_BESIDE_FRAME = 23  # action, reward, discount, end, age and a leaf with its share of tree
 
 
-def replay_bytes(capacity: int, spec: WorldSpec) -> int:
-    """Memory that a full replay takes."""
+def replay_bytes(capacity: int, spec: WorldSpec, *, compressed: bool = False) -> int:
+    """Memory that a full replay takes; an estimate when compressed, as games differ."""
     frame = int(np.prod(spec.frame_shape)) * spec.frame_dtype.itemsize
+    if compressed:
+        frame = int(frame * _LZ4_SHARE) + sys.getsizeof(b"")
     return capacity * (frame + _BYTES_BESIDE_FRAME)
 
 
@@ -36,6 +41,7 @@ class Replay:
         batch_size: int,
         prioritized: bool,
         priority_exponent: float,
+        compressed: bool = False,
         rng: np.random.Generator,
     ):
         length = capacity // num_lanes
@@ -50,7 +56,8 @@ class Replay:
         self._rng = rng
 
         slots = num_lanes * length
-        self._frames = FrameRing(
+        ring = Lz4FrameRing if compressed else RawFrameRing
+        self._frames: FrameRing = ring(
             num_lanes=num_lanes,
             length=length,
             frame_shape=spec.frame_shape,

@@ -33,7 +33,7 @@ def build_parts(config: Config) -> Parts:
 
     world = make_world(config, num_envs=config.num_envs, seed=world_seed, training=True)
     spec = world.spec
-    _check_memory(replay_bytes(config.replay_capacity, spec))
+    _check_memory(replay_bytes(config.replay_capacity, spec, compressed=config.compressed_replay))
     learner = make_learner(config, spec, online_seed=online_seed, target_seed=target_seed)
     replay = Replay(
         capacity=config.replay_capacity,
@@ -43,6 +43,7 @@ def build_parts(config: Config) -> Parts:
         batch_size=config.batch_size,
         prioritized=config.prioritized,
         priority_exponent=config.priority_exponent,
+        compressed=config.compressed_replay,
         rng=replay_rng,
     )
 
@@ -84,5 +85,5 @@ def _check_memory(needed: int) -> None:
     if needed > free:
         raise ConfigError(
             f"The replay needs {needed / 1e9:.2f} GB and the machine has {free / 1e9:.2f} GB "
-            "free; give a smaller --replay_capacity."
+            "free; give --replay_compression=lz4 or a smaller --replay_capacity."
         )

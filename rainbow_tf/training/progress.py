@@ -22,14 +22,14 @@ def describe(config: Config, parts: Parts) -> str:
     """The table that is printed before a run starts; measures the speed for it."""
     spec = parts.world.spec
     frames_per_second, seconds = measure_speed(config, parts)
+    memory = replay_bytes(config.replay_capacity, spec, compressed=config.compressed_replay)
     gpus = tf.config.list_physical_devices("GPU")
     rows = {
         "agent": config.agent,
         "world": f"{config.game or config.environment}, {spec.num_actions} actions, "
         f"observations {(spec.frame_stack, *spec.frame_shape)} {spec.frame_dtype}",
         "parameters": f"{parts.learner.online.count_params():,}",
-        "replay": f"{config.replay_capacity:,} steps, "
-        f"{size(replay_bytes(config.replay_capacity, spec))} when full",
+        "replay": f"{config.replay_capacity:,} steps, {size(memory)} when full",
         "device": f"{len(gpus)} GPU" if gpus else "CPU",
         "run folder": str(config.folder),
         "expected time": f"{duration(seconds)} for {config.frames:,} frames, "
