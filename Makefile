@@ -2,9 +2,11 @@ PYTHON ?= python3
 VENV ?= .venv
 GAME ?= qbert
 ARGS ?=
+PEER ?= pfrl
+PEER_PACKAGES ?= torch $(PEER) ale-py gymnasium packaging
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow lint clean
+.PHONY: train test test-slow lint bench bench-compare clean
 
 train: $(VENV)/installed
 	$(BIN)/python -m rainbow_tf.main --game=$(GAME) $(ARGS)
@@ -21,6 +23,18 @@ lint: $(VENV)/installed-dev
 test-slow: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -v -m "slow or long"
 
+bench: $(VENV)/installed-dev
+	$(BIN)/python -m rainbow_tf.benchmark $(ARGS)
+
+# The peer is installed from the registry into a virtual environment of its own.
+bench-compare: $(VENV)/installed $(VENV)-$(PEER)/installed
+	$(BIN)/python benchmarks/compare.py $(VENV)-$(PEER)/bin/python $(PEER) $(GAME)
+
+$(VENV)-$(PEER)/installed:
+	$(PYTHON) -m venv $(VENV)-$(PEER)
+	$(VENV)-$(PEER)/bin/pip install --quiet $(PEER_PACKAGES)
+	touch $@
+
 $(VENV)/installed: setup.py pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --editable .
@@ -31,4 +45,4 @@ $(VENV)/installed-dev: $(VENV)/installed
 	touch $@
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(VENV)-*

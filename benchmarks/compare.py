@@ -1,0 +1,77 @@
+"""Our cycle against a peer's, in turns on one machine: make bench-compare PEER=pfrl.
+
+A cycle is four agent steps on the real game and one update, with the paper's settings. The peer
+runs in a virtual environment of its own, in a process that waits while ours computes.
+"""
+
+import dataclasses
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from rainbow_tf.config import Config
+from rainbow_tf.startup import load_tensorflow
+
+CYCLES = 20
+ROUNDS = 15
+
+
+def our_cycles(game: str) -> Callable[[], float]:
+    """Gives a function that runs the cycles of this package and returns seconds for each."""
+    load_tensorflow()
+    from rainbow_tf.training.loop import train
+    from rainbow_tf.training.parts import build_parts
+
+    config = Config(game=game, eval_period_frames=0)
+    ticks = train(config, build_parts(dataclasses.replace(config, min_history_frames=4_000)))
+    next(tick for tick in ticks if tick.results)
+
+    def run() -> float:
+        started = time.perf_counter()
+        for _ in range(CYCLES):
+            next(ticks)
+        return (time.perf_counter() - started) / CYCLES
+
+    return run
+
+
+def peer_cycles(python: str, peer: str, game: str) -> Callable[[], float]:
+    """Gives a function that has the peer's process run its cycles."""
+    script = Path(__file__).parent / f"peer_{peer}.py"
+    process = subprocess.Popen(
+        [python, str(script), game, str(CYCLES)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    if process.stdout.readline().strip() != "ready":
+        sys.exit(f"{script} did not start; its message is above.")
+
+    def run() -> float:
+        print("go", file=process.stdin, flush=True)
+        return float(process.stdout.readline())
+
+    return run
+
+
+def main() -> None:
+    """Prints both times and their ratio, round by round and as medians."""
+    python, peer, game = sys.argv[1:]
+    theirs, ours = peer_cycles(python, peer, game), our_cycles(game)
+    theirs(), ours()
+    rounds = np.array([(ours(), theirs()) for _ in range(ROUNDS)])
+    ratios = rounds[:, 1] / rounds[:, 0]
+    low, median, high = np.percentile(ratios, [25, 50, 75])
+    mine, other = np.median(rounds, axis=0) * 1e3
+    print(f"four steps of {game} and an update: rainbow_tf {mine:.1f} ms, {peer} {other:.1f} ms")
+    print(f"rainbow_tf is {median:.2f} times as fast (quartiles {low:.2f} to {high:.2f})")
+
+
+if __name__ == "__main__":
+    main()
