@@ -1,4 +1,30 @@
+import csv
 import os
+
+import h5py
+import pytest
 
 # The tests' own processes and the commands they start: no start-up notes of TensorFlow.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
+@pytest.fixture(scope="session")
+def rows_and_weights():
+    """A function that reads what a run left: the rows of its CSV less speeds, its best weights."""
+
+    def read(folder):
+        with (folder / "train.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        for row in rows:
+            del row["frames_per_second"]
+        weights = {}
+
+        def keep(name, item):
+            if isinstance(item, h5py.Dataset):
+                weights[name] = item[()].tobytes()
+
+        with h5py.File(folder / "best" / "online.weights.h5") as file:
+            file.visititems(keep)
+        return rows, weights
+
+    return read

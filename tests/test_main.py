@@ -135,32 +135,12 @@ def test_restart_moves_the_old_run_aside(tmp_path):
     assert [(path / "config.json").read_text() for path in aside] == ["old"]
 
 
-def test_same_seed_same_run_to_the_last_bit(finished_run, tmp_path):
+def test_same_seed_same_run_to_the_last_bit(finished_run, tmp_path, rows_and_weights):
     folder, _ = finished_run
     for seed in (1, 2):
         run_main(*TINY_CARTPOLE, f"--seed={seed}", f"--run_dir={tmp_path / str(seed)}")
-
-    def numbers(path):
-        rows = read_rows(path / "train.csv")
-        return [{k: v for k, v in row.items() if k != "frames_per_second"} for row in rows]
-
-    def weights(path):
-        import h5py
-
-        with h5py.File(path / "best" / "online.weights.h5") as file:
-            found = {}
-            file.visititems(
-                lambda name, item: (
-                    found.update({name: item[()].tobytes()})
-                    if isinstance(item, h5py.Dataset)
-                    else None
-                )
-            )
-            return found
-
-    assert numbers(tmp_path / "1") == numbers(folder)
-    assert weights(tmp_path / "1") == weights(folder)
-    assert numbers(tmp_path / "2") != numbers(folder)
+    assert rows_and_weights(tmp_path / "1") == rows_and_weights(folder)
+    assert rows_and_weights(tmp_path / "2")[0] != rows_and_weights(folder)[0]
 
 
 def test_interrupt_ends_cleanly(tmp_path):
