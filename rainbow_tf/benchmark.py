@@ -5,6 +5,7 @@ one process, so that a machine that slows down slows both sides.
 """
 
 import dataclasses
+import functools
 import importlib.util
 import itertools
 import json
@@ -95,10 +96,11 @@ def _macs(network) -> Iterator[int]:
 def measure_acting(config: Config, repeats: int) -> Iterator[Figure]:
     """Choosing actions for several lanes at once."""
     learner, batch = _learner_and_batch(config, ATARI_SPEC)
-    actor = _actor(config, learner, ATARI_SPEC)
     lanes = (1, 4, 8, 32)
-    observations = [np.repeat(batch.observation_t[:1], count, axis=0) for count in lanes]
-    actions = [lambda o=o: actor.act(o) for o in observations]
+    actions = [
+        functools.partial(_actor(config, learner, ATARI_SPEC).act, batch.observation_t[:count])
+        for count in lanes
+    ]
     seconds = seconds_in_turns(repeats, *actions)
     for count, samples in zip(lanes, seconds, strict=True):
         yield figure(f"acting, {count} lanes", "ms", samples * 1e3)

@@ -49,10 +49,12 @@ class Learner:
 
     def update(self, batch: Batch) -> UpdateResult:
         """One step of gradient descent on the batch."""
-        errors, loss, q_mean = self._compiled_update(Batch(*map(tf.convert_to_tensor, batch)))
-        return UpdateResult(errors.numpy(), float(loss), float(q_mean))
+        packed = self._compiled_update(*map(tf.convert_to_tensor, batch)).numpy()
+        return UpdateResult(packed[:-2], float(packed[-2]), float(packed[-1]))
 
-    def _update(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def _update(self, *tensors: tf.Tensor) -> tf.Tensor:
+        """Errors [B], loss and mean value in one vector: one copy to the host."""
+        batch = Batch(*tensors)
         # Own noise for each of the three passes: a selector that shares it is biased.
         outputs_t = self.target(batch.observation_t, training=True)
         selector = self.online(batch.observation_t, training=True) if self._double else outputs_t
@@ -61,10 +63,9 @@ class Learner:
             outputs_tm1 = self.online(batch.observation_tm1, training=True)
             error_loss, errors = self._losses(batch, outputs_tm1, outputs_t, action_t)
             loss = tf.reduce_mean(batch.weight * error_loss)
-        variables = self.online.trainable_variables
-        self.optimizer.apply(tape.gradient(loss, variables))
+        self.optimizer.apply(tape.gradient(loss, self.online.trainable_variables))
         q_mean = tf.reduce_mean(tf.reduce_max(self._values(outputs_tm1), axis=1))
-        return errors, loss, q_mean
+        return tf.concat([errors, [loss, q_mean]], axis=0)
 
     def _losses(self, batch, outputs_tm1, outputs_t, action_t):
         """Loss and absolute error of every example."""
