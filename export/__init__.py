@@ -1,1 +1,1 @@
-"""Export of trained policies as SavedModels."""
+"""Export of trained policies as SavedModels: to come."""

@@ -1,8 +1,13 @@
 import csv
 import os
+from pathlib import Path
 
 import h5py
 import pytest
+from absl import flags
+
+import rainbow_tf.flags
+from rainbow_tf.config import define_flags, from_flags
 
 # The tests' own processes and the commands they start: no start-up notes of TensorFlow.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -28,3 +33,17 @@ def rows_and_weights():
         return rows, weights
 
     return read
+
+
+@pytest.fixture(scope="session")
+def preset():
+    """A function that gives the settings of a preset, with flags after it."""
+
+    def parse(name, *arguments):
+        values = flags.FlagValues()
+        define_flags(values)
+        path = Path(rainbow_tf.flags.__file__).parent / name
+        values(["train", f"--flagfile={path}", *arguments])
+        return from_flags(values)
+
+    return parse

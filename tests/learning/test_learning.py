@@ -1,17 +1,12 @@
 """Agents that must learn: the product is a curve that rises."""
 
-from pathlib import Path
-
 import pytest
-from absl import flags
 
-import rainbow_tf.flags
-from rainbow_tf.config import Config, define_flags, from_flags
+from rainbow_tf.config import Config
 from rainbow_tf.training.loop import train
 from rainbow_tf.training.metrics import EpisodeTracker
 from rainbow_tf.training.parts import build_parts
 
-PRESETS = Path(rainbow_tf.flags.__file__).parent
 ALL_SIX = ()
 NONE = (
     "--nodouble",
@@ -21,13 +16,6 @@ NONE = (
     "--nonoisy",
     "--n_step=1",
 )
-
-
-def from_preset(name: str, *arguments: str) -> Config:
-    values = flags.FlagValues()
-    define_flags(values)
-    values(["train", f"--flagfile={PRESETS / name}", *arguments])
-    return from_flags(values)
 
 
 def frames_to_reach(config: Config, mean_return: float, *, episodes: int) -> int | None:
@@ -46,16 +34,16 @@ def frames_to_reach(config: Config, mean_return: float, *, episodes: int) -> int
 
 @pytest.mark.learning
 @pytest.mark.parametrize("parts", [ALL_SIX, NONE], ids=["rainbow", "dqn"])
-def test_cartpole_soon_gets_better(parts):
+def test_cartpole_soon_gets_better(preset, parts):
     # A random player lasts about 22 steps.
-    config = from_preset("cartpole.cfg", "--frames=15000", *parts)
+    config = preset("cartpole.cfg", "--frames=15000", *parts)
     assert frames_to_reach(config, 100, episodes=20) is not None
 
 
 @pytest.mark.learning
-def test_minatar_breakout_soon_gets_better():
+def test_minatar_breakout_soon_gets_better(preset):
     # A random player scores about 0.5.
-    config = from_preset("minatar.cfg", "--frames=30000")
+    config = preset("minatar.cfg", "--frames=30000")
     assert frames_to_reach(config, 2.5, episodes=100) is not None
 
 
@@ -63,15 +51,15 @@ def test_minatar_breakout_soon_gets_better():
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("parts", [ALL_SIX, NONE], ids=["rainbow", "dqn"])
-def test_cartpole_is_solved(parts, seed):
-    config = from_preset("cartpole.cfg", f"--seed={seed}", *parts)
+def test_cartpole_is_solved(preset, parts, seed):
+    config = preset("cartpole.cfg", f"--seed={seed}", *parts)
     assert config.frames == 100_000
     assert frames_to_reach(config, 450, episodes=20) is not None
 
 
 @pytest.mark.learning
 @pytest.mark.long
-def test_minatar_breakout_is_learned():
-    config = from_preset("minatar.cfg")
+def test_minatar_breakout_is_learned(preset):
+    config = preset("minatar.cfg")
     assert config.frames == 250_000
     assert frames_to_reach(config, 8, episodes=100) is not None
