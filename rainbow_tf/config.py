@@ -138,6 +138,12 @@ class Config:
         0.4, "First importance exponent beta; it grows to 1 over the run.", minimum=0, maximum=1
     )
 
+    pipeline: bool = _setting(
+        False,
+        "Learn while the worlds play: about 5 % faster on 2 cores. An update then misses the "
+        "newest step, and actions are chosen by weights one update older.",
+    )
+
     # Evaluation.
     eval_period_frames: int = _setting(
         1_000_000, "Frames of training between evaluations; 0 for none.", minimum=0

@@ -188,7 +188,10 @@ class ScriptedLanes:
         self.rows = iter(self.script[1:])
         return np.zeros((1, 4, 84, 84), np.uint8), {"lives": np.array([self.script[0][0]])}
 
-    def step(self, actions):
+    def send(self, actions):
+        pass
+
+    def recv(self):
         lives, terminated, truncated = next(self.rows)
         return (
             np.zeros((1, 4, 84, 84), np.uint8),
@@ -230,8 +233,8 @@ def check_endings(game: str, monkeypatch, *, num_envs: int, num_steps: int, **se
     infos = []
 
     class Watched(atari.AtariVectorEnv):
-        def step(self, actions):
-            result = super().step(actions)
+        def recv(self):
+            result = super().recv()
             infos.append(result[-1])
             return result
 

@@ -17,6 +17,7 @@ class ScriptedWorld:
         self.spec = WorldSpec((1,), np.dtype(np.float32), 1, 2, ("0", "1"))
         self._script = script
         self._num_envs = num_envs
+        self.log = []
 
     def _output(self, reward, terminal, truncated, over, first):
         def column(value, dtype):
@@ -35,7 +36,11 @@ class ScriptedWorld:
         self._position = 0
         return self._output(0, False, False, False, True)
 
-    def step(self, actions):
+    def send(self, actions):
+        self.log.append("send")
+
+    def receive(self):
+        self.log.append("receive")
         if self._position == len(self._script):
             self._position = 0
             return self._output(0, False, False, False, True)
@@ -129,9 +134,33 @@ def test_history_and_target_period_are_frames_of_four_to_a_step():
 def test_beta_grows_to_one_over_the_run():
     log = Log()
     play(ENDLESS, log, num_envs=1, frames=100, min_history_frames=0, updates_per_step=1.0)
-    assert log.betas[0] == pytest.approx(0.4 + 0.6 / 100)
-    assert log.betas[49] == pytest.approx(0.7)
-    assert log.betas[-1] == pytest.approx(1.0)
+    assert log.betas[0] == pytest.approx(0.4)
+    assert log.betas[50] == pytest.approx(0.7)
+    assert log.betas[-1] == pytest.approx(1.0 - 0.6 / 100)
+
+
+def test_a_pipeline_learns_between_sending_and_receiving():
+    orders = []
+    for pipeline in (False, True):
+        order = []
+        log = Log()
+        config = Config(
+            environment="Scripted-v0",
+            num_envs=4,
+            frames=12,
+            min_history_frames=0,
+            pipeline=pipeline,
+        )
+        world = ScriptedWorld(ENDLESS, 4)
+        world.log = order
+        log.update = lambda batch, order=order: (
+            order.append("learn") or UpdateResult(np.array([0.5]), 1.0, 0.0)
+        )
+        parts = Parts(world=world, replay=log, learner=log, actor=log, evaluation_actor=log)
+        list(train(config, parts))
+        orders.append(order)
+    assert orders[0] == ["send", "receive", "learn"] * 3
+    assert orders[1] == ["send", "receive", *["send", "learn", "receive"] * 2]
 
 
 def test_errors_become_priorities():

@@ -68,9 +68,13 @@ class AtariWorld:
             is_first=np.ones(num_envs, bool),
         )
 
-    def step(self, actions: np.ndarray) -> StepOutput:
-        """Holds each lane's action for `action_repeat` frames; a lane that is over restarts."""
-        observation, reward, game_over, cut, info = self._env.step(actions.astype(np.int64))
+    def send(self, actions: np.ndarray) -> None:
+        """Starts a step: holds each lane's action for `action_repeat` frames."""
+        self._env.send(actions.astype(np.int64))
+
+    def receive(self) -> StepOutput:
+        """Waits for the step; a lane that was over has restarted."""
+        observation, reward, game_over, cut, info = self._env.recv()
         is_first, self._episode_over = self._episode_over, game_over | cut
         terminal = game_over
         if self._life_loss_is_terminal:
@@ -85,6 +89,11 @@ class AtariWorld:
             episode_over=self._episode_over,
             is_first=is_first,
         )
+
+    def step(self, actions: np.ndarray) -> StepOutput:
+        """Sends and receives."""
+        self.send(actions)
+        return self.receive()
 
     def close(self) -> None:
         """Ends the lanes."""

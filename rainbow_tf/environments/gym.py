@@ -46,6 +46,7 @@ class GymWorld:
         )
         self._stack = np.zeros((num_envs, config.stack, *frame.shape), self.spec.frame_dtype)
         self._episode_over = np.zeros(num_envs, bool)
+        self._actions = np.zeros(num_envs, np.int64)
 
     def reset(self) -> StepOutput:
         """Starts every lane anew from the constructor's seed."""
@@ -67,11 +68,13 @@ class GymWorld:
             is_first=is_first,
         )
 
-    def step(self, actions: np.ndarray) -> StepOutput:
-        """Steps every lane once; a lane that is over restarts."""
-        if self._first_action != 0:
-            actions = actions + self._first_action
-        frame, reward, terminated, truncated, _ = self._env.step(actions)
+    def send(self, actions: np.ndarray) -> None:
+        """Takes the actions of a step, which `receive` plays."""
+        self._actions = actions + self._first_action
+
+    def receive(self) -> StepOutput:
+        """Steps every lane once; a lane that was over restarts."""
+        frame, reward, terminated, truncated, _ = self._env.step(self._actions)
         is_first, self._episode_over = self._episode_over, terminated | truncated
         return StepOutput(
             observation=self._observe(frame, is_first),
@@ -81,6 +84,11 @@ class GymWorld:
             episode_over=self._episode_over,
             is_first=is_first,
         )
+
+    def step(self, actions: np.ndarray) -> StepOutput:
+        """Sends and receives."""
+        self.send(actions)
+        return self.receive()
 
     def close(self) -> None:
         """Ends the lanes."""

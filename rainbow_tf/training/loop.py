@@ -33,22 +33,29 @@ def train(config: Config, parts: Parts) -> Iterator[Tick]:
     history_steps = config.steps(config.min_history_frames)
     target_steps = config.steps(config.target_period_frames)
     steps = updates = 0
+
+    def learn_what_is_due(beta: float) -> list[UpdateResult]:
+        due = int((steps - history_steps) * config.updates_per_step) - updates
+        is_ready = due > 0 and parts.replay.num_sampleable > 0
+        return [learn(parts, beta) for _ in range(due)] if is_ready else []
+
     output = parts.world.reset()
     remember(config, parts, np.zeros(config.num_envs, np.int32), output)
     while steps < total_steps:
         epsilon = exploration(config, steps)
+        beta = linear(config.importance_exponent, 1.0, steps / total_steps)
         actions = parts.actor.act(output.observation, epsilon)
-        output = parts.world.step(actions)
+        parts.world.send(actions)
+        results = learn_what_is_due(beta) if config.pipeline else []
+        updates += len(results)
+        output = parts.world.receive()
         remember(config, parts, actions, output)
         before = steps
         steps += int(np.count_nonzero(~output.is_first))
 
-        beta = linear(config.importance_exponent, 1.0, steps / total_steps)
-        due = int((steps - history_steps) * config.updates_per_step) - updates
-        results = []
-        if due > 0 and parts.replay.num_sampleable > 0:
-            results = [learn(parts, beta) for _ in range(due)]
-            updates += due
+        if not config.pipeline:
+            results = learn_what_is_due(beta)
+            updates += len(results)
         if steps // target_steps > before // target_steps:
             parts.learner.update_target()
         yield Tick(steps * config.frames_per_step, updates, output, results, epsilon, beta)
