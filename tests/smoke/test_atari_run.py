@@ -46,3 +46,11 @@ def test_same_seed_same_atari_run_to_the_last_bit(first_run, tmp_path, rows_and_
 def test_compression_changes_nothing(first_run, tmp_path, rows_and_weights):
     folder = train(tmp_path / "lz4", "--replay_compression=lz4")
     assert rows_and_weights(folder) == first_run
+
+
+def test_a_pipeline_trains_too_and_repeats_itself(tmp_path, rows_and_weights):
+    runs = [train(tmp_path / name, "--pipeline") for name in ("one", "two")]
+    one, two = map(rows_and_weights, runs)
+    assert one == two
+    # An update behind: the one that the last step made due is never made.
+    assert [int(row["updates"]) for row in one[0]] == [0, 0, 19, 39, 59]
