@@ -77,16 +77,10 @@ class NoisyDense(keras.layers.Layer):
         return ops.matmul(inputs, kernel) + self.bias + self.bias_sigma * noise_out[0]
 
     def _with_noise_per_group(self, inputs):  # [G, B, in]
-        groups, rows, fan_in = ops.shape(inputs)
-        noise_in, noise_out = self.draw_noise(groups)
-        scaled = inputs * noise_in[:, None]
-        # Plain matrix products: batched ones of this shape are many times slower.
-        both = ((inputs, self.kernel), (scaled, self.kernel_sigma))
-        mean, noisy = (
-            ops.reshape(ops.matmul(ops.reshape(x, (-1, fan_in)), w), (groups, rows, self.units))
-            for x, w in both
-        )
-        return mean + self.bias + (noisy + self.bias_sigma) * noise_out[:, None]
+        noise_in, noise_out = self.draw_noise(ops.shape(inputs)[0])
+        mean = ops.matmul(inputs, self.kernel) + self.bias
+        noisy = ops.matmul(inputs * noise_in[:, None], self.kernel_sigma) + self.bias_sigma
+        return mean + noisy * noise_out[:, None]
 
     def noise_scale(self):
         """Mean absolute sigma of the weights: how much the layer still explores."""
