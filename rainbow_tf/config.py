@@ -160,6 +160,12 @@ class Config:
         None, "Folder of the run; by default runs/<game>/<agent>/seed_<seed>."
     )
     restart: bool = _setting(False, "Move a run that is already in the folder aside.")
+    threads: int | None = _setting(
+        None,
+        "Threads of TensorFlow; by default all cores for Atari and 1 elsewhere, where networks are "
+        "small: one run is as fast, and two side by side are faster.",
+        minimum=1,
+    )
     log_period_frames: int = _setting(
         10_000, "Frames between rows of train.csv and TensorBoard points.", minimum=1
     )
@@ -223,6 +229,11 @@ class Config:
     def terminal_on_life_loss(self) -> bool:
         """Whether a lost life cuts the bootstrap."""
         return self.protocol == "paper"
+
+    @property
+    def tensorflow_threads(self) -> int | None:
+        """Threads of TensorFlow, or None for all cores."""
+        return 1 if self.threads is None and self.game is None else self.threads
 
     @property
     def compressed_replay(self) -> bool:

@@ -63,7 +63,7 @@ def _unwritable(folder: Path, reason: str) -> ConfigError:
 def run(config: Config) -> None:
     """Builds the parts, shows what will be done, and trains."""
     # TensorFlow takes seconds to load: settings are checked before it.
-    load_tensorflow()
+    load_tensorflow(config.tensorflow_threads)
     from rainbow_tf.training.evaluation import Evaluator
     from rainbow_tf.training.loop import TrainingError, train
     from rainbow_tf.training.metrics import Metrics

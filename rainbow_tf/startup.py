@@ -25,8 +25,8 @@ def _standard_error_held() -> Iterator[None]:
             os.close(original)
 
 
-def load_tensorflow() -> None:
-    """Imports TensorFlow and lets a GPU's memory grow as it is needed.
+def load_tensorflow(threads: int | None = None) -> None:
+    """Imports TensorFlow, bounds its threads and lets a GPU's memory grow as it is needed.
 
     Parts of TensorFlow log before its log level is read, so the level alone does not help.
     """
@@ -35,6 +35,9 @@ def load_tensorflow() -> None:
         import tensorflow as tf
         import tensorflow_probability  # noqa: F401
 
+        if threads is not None:
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+            tf.config.threading.set_inter_op_parallelism_threads(threads)
         for gpu in tf.config.list_physical_devices("GPU"):
             tf.config.experimental.set_memory_growth(gpu, True)
         tf.constant(0)  # makes the devices, which logs too

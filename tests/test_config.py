@@ -70,6 +70,13 @@ def test_sticky_protocol_sets_both_rules():
     assert not config.terminal_on_life_loss
 
 
+def test_small_networks_take_one_thread():
+    assert Config(game="qbert").tensorflow_threads is None
+    assert Config(environment="CartPole-v1").tensorflow_threads == 1
+    assert Config(environment="CartPole-v1", threads=2).tensorflow_threads == 2
+    assert Config(game="qbert", threads=2).tensorflow_threads == 2
+
+
 def test_zero_is_a_value():
     assert Config(game="qbert", v_min=0.0).v_min == 0
     assert Config(game="qbert", seed=0).folder == Path("runs/qbert/rainbow/seed_0")

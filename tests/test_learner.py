@@ -128,6 +128,19 @@ def eagerly():
     tf.config.run_functions_eagerly(False)
 
 
+def test_compiled_and_eager_updates_agree_for_a_hundred_steps():
+    learners = [make_learner(settings(noisy=False), learning_rate=1e-4) for _ in range(2)]
+    for step in range(100):
+        compiled = learners[0].update(make_batch(step))
+        tf.config.run_functions_eagerly(True)
+        eager = learners[1].update(make_batch(step))
+        tf.config.run_functions_eagerly(False)
+        assert_allclose(compiled.errors, eager.errors, atol=1e-5)
+    one, other = (values_of(learner.online.trainable_variables) for learner in learners)
+    for left, right in zip(one, other, strict=True):
+        assert_allclose(left, right, atol=1e-5)
+
+
 @pytest.fixture(scope="module")
 def compiled_rainbow():
     learner = make_learner(settings())
