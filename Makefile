@@ -19,7 +19,7 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# All games, timing ratios, and the full learning thresholds: an hour or two on two cores.
+# All games, timing ratios, and the full learning thresholds.
 test-slow: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -v -m "slow or long"
 

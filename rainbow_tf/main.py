@@ -23,6 +23,8 @@ def main(arguments: list[str]) -> None:
         run(config)
     except ConfigError as error:
         sys.exit(f"rainbow_tf: {error}")
+    except KeyboardInterrupt:
+        sys.exit("rainbow_tf: interrupted before training began; nothing was written.")
 
 
 def check_folder(config: Config) -> None:
@@ -71,10 +73,10 @@ def run(config: Config) -> None:
     from rainbow_tf.training.progress import ProgressBar, describe
 
     parts = build_parts(config)
-    make_folder(config)
     print(describe(config, parts), flush=True)
 
     stop = _StopSignals()
+    make_folder(config)
     metrics = Metrics(
         config=config, folder=config.folder, network=parts.learner.online, replay=parts.replay
     )

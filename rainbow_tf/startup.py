@@ -16,7 +16,7 @@ def _standard_error_held() -> Iterator[None]:
         os.dup2(held.fileno(), 2)
         try:
             yield
-        except BaseException:
+        except Exception:
             held.seek(0)
             os.write(original, held.read())
             raise

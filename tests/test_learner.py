@@ -1,5 +1,6 @@
 """The update: every combination of the parts, its numbers, its noise and its repeatability."""
 
+import contextlib
 import itertools
 
 import keras
@@ -120,21 +121,28 @@ def restore(learner, values):
         variable.assign(value)
 
 
+@contextlib.contextmanager
+def eager_functions():
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
 @pytest.fixture
 def eagerly():
     """Saves the compilation, which takes far longer than the test."""
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
+    with eager_functions():
+        yield
 
 
 def test_compiled_and_eager_updates_agree_for_a_hundred_steps():
     learners = [make_learner(settings(noisy=False), learning_rate=1e-4) for _ in range(2)]
     for step in range(100):
         compiled = learners[0].update(make_batch(step))
-        tf.config.run_functions_eagerly(True)
-        eager = learners[1].update(make_batch(step))
-        tf.config.run_functions_eagerly(False)
+        with eager_functions():
+            eager = learners[1].update(make_batch(step))
         assert_allclose(compiled.errors, eager.errors, atol=1e-5)
     one, other = (values_of(learner.online.trainable_variables) for learner in learners)
     for left, right in zip(one, other, strict=True):

@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+from rainbow_tf import config, main
+
 TINY_CARTPOLE = [
     "--environment=CartPole-v1",
     "--frames=400",
@@ -161,6 +163,18 @@ def test_interrupt_ends_cleanly(tmp_path):
     assert process.returncode == 0
     assert "Traceback" not in stderr
     assert "Stopped after" in stdout
+
+
+def test_interrupt_before_training_is_one_sentence(monkeypatch, tmp_path):
+    def interrupted(config):
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(main, "run", interrupted)
+    monkeypatch.setattr(config, "from_flags", lambda: config.Config(game="qbert"))
+    with pytest.raises(SystemExit, match="interrupted before training"):
+        main.main(["train"])
+    assert not list(tmp_path.iterdir())
 
 
 def test_help_shows_every_setting():

@@ -61,6 +61,7 @@ class Evaluator:
 
     def _evaluate(self, frames: int) -> None:
         config = self._config
+        self._say(f"evaluation at {frames:,} frames: playing {config.eval_frames:,} frames ...")
         started = time.perf_counter()
         # Other starts every time, and the same ones when the run is repeated.
         seed = (config.seed * 1_000_003 + frames) % 2**31

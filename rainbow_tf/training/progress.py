@@ -1,6 +1,5 @@
 """What a person sees of a run: a table before it, a bar while it goes."""
 
-import copy
 import sys
 import time
 
@@ -45,15 +44,18 @@ def measure_speed(config: Config, parts: Parts) -> tuple[float, float]:
     The trial compiles what the run needs and leaves no trace in the agent or the world.
     """
     learner = parts.learner
-    variables = [*learner.online.variables, *learner.optimizer.variables]
+    variables = [
+        *learner.online.variables,
+        *learner.target.variables,  # its noise has a state too
+        *learner.optimizer.variables,
+    ]
     saved = [variable.numpy() for variable in variables]
-    actor = copy.copy(parts.actor)
     output = parts.world.reset()
-    actions = actor.act(output.observation)
+    actions = parts.actor.act(output.observation)
     started = time.perf_counter()
     for _ in range(_MEASURED_STEPS):
         output = parts.world.step(actions)
-        actions = actor.act(output.observation)
+        actions = parts.actor.act(output.observation)
     step_seconds = (time.perf_counter() - started) / (_MEASURED_STEPS * config.num_envs)
 
     batch = blank_batch(config, parts.world.spec)
