@@ -30,6 +30,7 @@ setup(
     install_requires=[
         "absl-py>=1.4",
         "ale-py>=0.12.1",
+        "filelock>=3.16",
         "gymnasium>=1.3",
         "keras>=3.13",
         "lz4>=4.3",

@@ -31,14 +31,19 @@ def _setting(
     minimum: float | None = None,
     maximum: float | None = None,
     above: float | None = None,
+    may_change: bool = False,
 ) -> Any:
-    """A field with its help and its bounds: `minimum` and `maximum` include, `above` excludes."""
+    """A field with its help and its bounds: `minimum` and `maximum` include, `above` excludes.
+
+    What `may_change` can be given anew to a run that goes on.
+    """
     metadata = {
         "help": help_text,
         "choices": choices,
         "minimum": minimum,
         "maximum": maximum,
         "above": above,
+        "may_change": may_change,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -110,7 +115,7 @@ class Config:
     )
 
     # Learning.
-    frames: int = _setting(200_000_000, "Frames to train for.", minimum=1)
+    frames: int = _setting(200_000_000, "Frames to train for.", minimum=1, may_change=True)
     min_history_frames: int = _setting(80_000, "Frames before the first update.", minimum=0)
     updates_per_step: float = _setting(
         0.25, "Updates per agent step; 0.25 is one update every 4 steps.", above=0
@@ -130,6 +135,7 @@ class Config:
         "none",
         "lz4 holds frames compressed: a quarter of the memory, slower to draw from.",
         choices=("none", "lz4"),
+        may_change=True,
     )
     priority_exponent: float = _setting(
         0.5, "Exponent omega of the priorities.", minimum=0, maximum=1
@@ -146,28 +152,44 @@ class Config:
 
     # Evaluation.
     eval_period_frames: int = _setting(
-        1_000_000, "Frames of training between evaluations; 0 for none.", minimum=0
+        1_000_000, "Frames of training between evaluations; 0 for none.", minimum=0, may_change=True
     )
-    eval_frames: int = _setting(500_000, "Frames that an evaluation plays.", minimum=1)
-    eval_noise: bool = _setting(False, "Keep the noise of the noisy layers in evaluation.")
+    eval_frames: int = _setting(
+        500_000, "Frames that an evaluation plays.", minimum=1, may_change=True
+    )
+    eval_noise: bool = _setting(
+        False, "Keep the noise of the noisy layers in evaluation.", may_change=True
+    )
     eval_epsilon: float = _setting(
-        0.0, "Share of random actions in evaluation.", minimum=0, maximum=1
+        0.0, "Share of random actions in evaluation.", minimum=0, maximum=1, may_change=True
     )
 
     # The run.
     seed: int = _setting(1, "Seed of everything random; same seed, same CPU run.", minimum=0)
     run_dir: str | None = _setting(
-        None, "Folder of the run; by default runs/<game>/<agent>/seed_<seed>."
+        None, "Folder of the run; by default runs/<game>/<agent>/seed_<seed>.", may_change=True
     )
-    restart: bool = _setting(False, "Move a run that is already in the folder aside.")
+    restart: bool = _setting(
+        False, "Move a run that is already in the folder aside, and begin anew.", may_change=True
+    )
     threads: int | None = _setting(
         None,
         "Threads of TensorFlow; by default all cores for Atari and 1 elsewhere, where networks are "
         "small: one run is as fast, and two side by side are faster.",
         minimum=1,
+        may_change=True,
+    )
+    checkpoint_period_frames: int = _setting(
+        250_000, "Frames between checkpoints, which cost what is new.", minimum=1, may_change=True
+    )
+    max_checkpoints: int = _setting(
+        2, "Checkpoints to keep; older ones are deleted.", minimum=1, may_change=True
     )
     log_period_frames: int = _setting(
-        10_000, "Frames between rows of train.csv and TensorBoard points.", minimum=1
+        10_000,
+        "Frames between rows of train.csv and TensorBoard points.",
+        minimum=1,
+        may_change=True,
     )
 
     def __post_init__(self) -> None:

@@ -1,16 +1,16 @@
 """Trains an agent: python -m rainbow_tf.main --game=qbert --n_step=3."""
 
-import os
+import shlex
 import signal
 import sys
-from datetime import datetime
-from pathlib import Path
 
 from absl import app, flags
 
 from rainbow_tf import config as config_module
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.startup import load_tensorflow
+from rainbow_tf.training.folder import RunFolder, check_folder, check_settings, resumes
+from rainbow_tf.training.storage import Checkpoint, CheckpointError, CheckpointStore
 
 
 def main(arguments: list[str]) -> None:
@@ -21,84 +21,114 @@ def main(arguments: list[str]) -> None:
         config = config_module.from_flags()
         check_folder(config)
         run(config)
-    except ConfigError as error:
+    except (ConfigError, CheckpointError) as error:
         sys.exit(f"rainbow_tf: {error}")
     except KeyboardInterrupt:
-        sys.exit("rainbow_tf: interrupted before training began; nothing was written.")
-
-
-def check_folder(config: Config) -> None:
-    """Refuses a folder that holds a run or cannot be made, and touches nothing."""
-    folder = config.folder
-    if (folder / "config.json").exists() and not config.restart:
-        raise ConfigError(
-            f"{folder} already holds a run; give --restart to move it aside, or another "
-            "--run_dir or --seed."
-        )
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not nearest.is_dir():
-        raise _unwritable(folder, f"{nearest} is a file")
-    if not os.access(nearest, os.W_OK):
-        raise _unwritable(folder, f"no permission to write in {nearest}")
-
-
-def make_folder(config: Config) -> None:
-    """Moves an older run aside, makes the folder and writes the settings there."""
-    folder = config.folder
-    try:
-        if (folder / "config.json").exists():
-            aside = folder.with_name(f"{folder.name}_{datetime.now():%Y%m%d_%H%M%S}")
-            folder.rename(aside)
-            print(f"The run in {folder} was moved to {aside}.")
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(config.to_json())
-    except OSError as error:
-        raise _unwritable(folder, str(error.strerror)) from error
-
-
-def _unwritable(folder: Path, reason: str) -> ConfigError:
-    return ConfigError(
-        f"The run folder {folder} cannot be written ({reason}); give another --run_dir."
-    )
+        sys.exit("rainbow_tf: interrupted before training began; nothing was changed.")
 
 
 def run(config: Config) -> None:
-    """Builds the parts, shows what will be done, and trains."""
+    """Builds the parts, restores what an earlier process saved, and trains."""
+    folder = RunFolder(config)
+    store = CheckpointStore(config.folder / "checkpoints")
+    checkpoint = _find_checkpoint(config, folder, store)
+    if checkpoint is not None and checkpoint.state["frames"] >= config.frames:
+        print(
+            f"The run in {folder.path} has its {checkpoint.state['frames']:,} frames; "
+            "give a larger --frames to go on, or --restart to begin again."
+        )
+        return
     # TensorFlow takes seconds to load: settings are checked before it.
     load_tensorflow(config.tensorflow_threads)
+    from rainbow_tf.training import checkpoint as checkpoint_module
+    from rainbow_tf.training.diagnosis import write_diagnosis
     from rainbow_tf.training.evaluation import Evaluator
-    from rainbow_tf.training.loop import TrainingError, train
+    from rainbow_tf.training.loop import BEGINNING, DivergedError, train
     from rainbow_tf.training.metrics import Metrics
     from rainbow_tf.training.parts import build_parts
     from rainbow_tf.training.progress import ProgressBar, describe
 
-    parts = build_parts(config)
-    print(describe(config, parts), flush=True)
+    start = BEGINNING if checkpoint is None else checkpoint_module.counters(checkpoint)
+    parts = build_parts(config, start.steps)
+    frames = start.steps * config.frames_per_step
+    if checkpoint is not None:
+        checkpoint_module.restore(parts, store, checkpoint)
+        print(f"Going on from checkpoint {checkpoint.number} at {frames:,} frames.")
+    elif resumes(config):
+        print(f"{config.folder} has no checkpoint yet: beginning anew.")
+    print(describe(config, parts, frames), flush=True)
 
     stop = _StopSignals()
-    make_folder(config)
+    folder.begin()
+    bar = ProgressBar(config.frames, frames)
     metrics = Metrics(
-        config=config, folder=config.folder, network=parts.learner.online, replay=parts.replay
+        config=config,
+        network=parts.learner.online,
+        replay=parts.replay,
+        frames=frames,
+        say=bar.say,
     )
-    bar = ProgressBar(config.frames)
-    evaluator = Evaluator(config=config, parts=parts, metrics=metrics, say=bar.say)
-    frames = 0
+    evaluator = Evaluator(
+        config=config,
+        parts=parts,
+        metrics=metrics,
+        is_stopping=lambda: stop.requested,
+        say=bar.say,
+    )
+    checkpointer = checkpoint_module.Checkpointer(
+        config=config, store=store, parts=parts, metrics=metrics, evaluator=evaluator, say=bar.say
+    )
+    if checkpoint is not None:
+        store.discard_newer(checkpoint.number)
+        checkpointer.resume(checkpoint)
+        evaluator.keep_best(frames)
     try:
-        for tick in train(config, parts):
+        for tick in train(config, parts, start):
             frames = tick.frames
             metrics.observe(tick)
             bar.show(frames, metrics)
-            evaluator.observe(frames)
+            evaluated = evaluator.observe(frames)
+            checkpointer.observe(tick, now=evaluated or stop.requested)
+            evaluator.keep_best(frames)
             if stop.requested:
                 break
-    except TrainingError as error:
-        sys.exit(f"rainbow_tf: {error}")
+        checkpointer.save(tick.counters)
+    except DivergedError as error:
+        path = write_diagnosis(config, parts, error, frames)
+        sys.exit(
+            f"rainbow_tf: {error} What is known of it is in {path}; a smaller --learning_rate "
+            "or --clip_rewards may help."
+        )
     finally:
         bar.close()
         metrics.close()
         parts.world.close()
-    state = "Stopped" if stop.requested else "Done"
-    print(f"{state} after {frames:,} frames; the run is in {config.folder}.")
+    if stop.requested:
+        again = [argument for argument in sys.argv[1:] if argument.lstrip("-") != "restart"]
+        print(f"Stopped after {frames:,} frames. To go on:")
+        print(f"  python -m rainbow_tf.main {shlex.join(again)}")
+    else:
+        print(f"Done after {frames:,} frames; the run is in {config.folder}.")
+
+
+def _find_checkpoint(
+    config: Config, folder: RunFolder, store: CheckpointStore
+) -> Checkpoint | None:
+    """The checkpoint that the run goes on from, in a folder that no other process trains in."""
+    if not resumes(config):
+        return None
+    folder.lock()
+    checkpoint, problems = store.newest_whole()
+    for problem in problems:
+        print(f"{problem}.")
+    if checkpoint is None and problems:
+        raise ConfigError(
+            f"No checkpoint in {store.folder} is whole, and nothing was changed; give --restart "
+            "to move the run aside and begin again, or another --run_dir."
+        )
+    if checkpoint is not None:
+        check_settings(Config(**checkpoint.state["config"]), config)
+    return checkpoint
 
 
 class _StopSignals:

@@ -5,7 +5,7 @@ import pytest
 
 from rainbow_tf.agent.learner import UpdateResult
 from rainbow_tf.config import Config
-from rainbow_tf.training.loop import TrainingError, exploration, train
+from rainbow_tf.training.loop import DivergedError, exploration, train
 from rainbow_tf.training.parts import Parts
 from rainbow_tf.types import StepOutput, WorldSpec
 
@@ -63,6 +63,10 @@ class Log:
     target_copies: list = dataclasses.field(default_factory=list)
     priorities: list = dataclasses.field(default_factory=list)
     num_sampleable: int = 1
+    cuts: int = 0
+
+    def cut_episodes(self):
+        self.cuts += 1
 
     def add(self, **step):
         self.adds.append(step)
@@ -209,6 +213,6 @@ def test_exploration():
 
 def test_a_loss_that_is_not_finite_stops_the_run():
     log = Log(loss=float("nan"))
-    with pytest.raises(TrainingError, match="nan"):
+    with pytest.raises(DivergedError, match="nan"):
         play(ENDLESS, log, num_envs=1, frames=100, min_history_frames=0)
     assert log.priorities == []

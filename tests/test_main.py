@@ -96,7 +96,15 @@ def finished_run(tmp_path_factory):
 def test_a_run_leaves_its_folder(finished_run):
     folder, result = finished_run
     names = {path.name for path in folder.iterdir()}
-    assert names == {"config.json", "train.csv", "eval.csv", "tensorboard", "best"}
+    assert names == {
+        ".lock",
+        "config.json",
+        "train.csv",
+        "eval.csv",
+        "tensorboard",
+        "checkpoints",
+        "best",
+    }
     assert json.loads((folder / "config.json").read_text())["frames"] == 400
     rows = read_rows(folder / "train.csv")
     # Four lanes at a time: a row may come up to three frames late.

@@ -23,15 +23,15 @@ class Actor:
         self._support = support
         self._num_actions = num_actions
         self._noise = noise
-        self._rng = rng
+        self.rng = rng
         self._greedy = tf.function(self._greedy_actions, jit_compile=True, autograph=False)
 
     def act(self, observation: np.ndarray, epsilon: float = 0.0) -> np.ndarray:
         """Actions [E] for observations [E, S, *frame]; each is random with chance epsilon."""
         actions = self._greedy(tf.convert_to_tensor(observation)).numpy()
         if epsilon > 0:
-            explores = self._rng.random(len(actions)) < epsilon
-            random = self._rng.integers(self._num_actions, size=len(actions), dtype=np.int32)
+            explores = self.rng.random(len(actions)) < epsilon
+            random = self.rng.integers(self._num_actions, size=len(actions), dtype=np.int32)
             actions = np.where(explores, random, actions)
         return actions
 

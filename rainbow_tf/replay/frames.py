@@ -18,6 +18,12 @@ class FrameRing(Protocol):
         `ages` counts the frames of the same episode before each slot's; older ones are zeros.
         """
 
+    def get(self, slots: np.ndarray) -> np.ndarray:
+        """The frames [M, *frame] of the slots, as they were written."""
+
+    def set(self, slots: np.ndarray, frames: np.ndarray) -> None:
+        """Puts back what `get` gave."""
+
 
 class RawFrameRing:
     """Frames as they are."""
@@ -48,6 +54,14 @@ class RawFrameRing:
         np.take(self._frames, wanted, axis=0, out=out, mode="clip")
         out[self._back > ages[:, None]] = 0
 
+    def get(self, slots: np.ndarray) -> np.ndarray:
+        """The frames of the slots."""
+        return self._frames[slots]
+
+    def set(self, slots: np.ndarray, frames: np.ndarray) -> None:
+        """Puts back what `get` gave."""
+        self._frames[slots] = frames
+
 
 class Lz4FrameRing:
     """Frames compressed one by one: a quarter of the memory for a slower gather."""
@@ -63,16 +77,15 @@ class Lz4FrameRing:
     ):
         self._length = length
         self._dtype = frame_dtype
+        self._frame_shape = frame_shape
         self._frame_bytes = int(np.prod(frame_shape)) * frame_dtype.itemsize
         self._frames: list[bytes] = [b""] * (num_lanes * length)
+        self._lane_starts = np.arange(num_lanes) * length
         self._back = np.arange(stack - 1, -1, -1)
 
     def write(self, position: int, frames: np.ndarray) -> None:
         """Puts one new frame of every lane into its ring."""
-        for lane, frame in enumerate(frames):
-            raw = np.ascontiguousarray(frame, self._dtype)
-            slot = lane * self._length + position
-            self._frames[slot] = lz4.block.compress(raw, store_size=False)
+        self.set(self._lane_starts + position, frames)
 
     def gather(self, slots: np.ndarray, ages: np.ndarray, out: np.ndarray) -> None:
         """Fills out with the stacks that end at `slots`."""
@@ -80,12 +93,23 @@ class Lz4FrameRing:
         rows = out.reshape(wanted.size, -1).view(np.uint8)
         is_there = self._back <= ages[:, None]
         for row, slot, there in zip(rows, wanted.flat, is_there.flat, strict=True):
-            if there:
-                packed = self._frames[slot]
-                frame = lz4.block.decompress(packed, uncompressed_size=self._frame_bytes)
-                row[:] = np.frombuffer(frame, np.uint8)
-            else:
-                row[:] = 0
+            row[:] = self._unpacked(slot) if there else 0
+
+    def get(self, slots: np.ndarray) -> np.ndarray:
+        """The frames of the slots."""
+        frames = np.stack([self._unpacked(slot) for slot in slots])
+        return frames.view(self._dtype).reshape(len(slots), *self._frame_shape)
+
+    def set(self, slots: np.ndarray, frames: np.ndarray) -> None:
+        """Puts back what `get` gave."""
+        for slot, frame in zip(slots, frames, strict=True):
+            raw = np.ascontiguousarray(frame, self._dtype)
+            self._frames[slot] = lz4.block.compress(raw, store_size=False)
+
+    def _unpacked(self, slot: int) -> np.ndarray:
+        packed = self._frames[slot]
+        frame = lz4.block.decompress(packed, uncompressed_size=self._frame_bytes)
+        return np.frombuffer(frame, np.uint8)
 
 
 def _stacked_slots(slots: np.ndarray, back: np.ndarray, length: int) -> np.ndarray:

@@ -18,6 +18,7 @@ from rainbow_tf.types import Batch, WorldSpec
 _PRIORITY_FLOOR = 1e-6
 _LZ4_SHARE = 0.27  # of a frame's bytes, measured on Q*bert
 _BYTES_BESIDE_FRAME = 23  # action, reward, discount, end, age and a leaf with its share of tree
+_CHUNK_SLOTS = 4096  # 29 MB of Atari frames
 
 
 def replay_bytes(capacity: int, spec: WorldSpec, *, compressed: bool = False) -> int:
@@ -53,7 +54,7 @@ class Replay:
         self._n_step = n_step
         self._prioritized = prioritized
         self._exponent = priority_exponent
-        self._rng = rng
+        self.rng = rng
 
         slots = num_lanes * length
         ring = Lz4FrameRing if compressed else RawFrameRing
@@ -79,6 +80,8 @@ class Replay:
         self._over = np.ones(num_lanes, bool)  # the next frame must start an episode
         self._open = np.zeros(num_lanes, np.int64)  # steps that wait for their window to close
         self._newest_age = np.zeros(num_lanes, np.uint8)
+        self._chunk_length = max(1, _CHUNK_SLOTS // num_lanes)
+        self._changed = np.zeros(-(-length // self._chunk_length), bool)
         self._back = np.arange(1, n_step + 1)
         self._ahead = np.arange(stack)
         self._strata = np.arange(batch_size)
@@ -126,7 +129,9 @@ class Replay:
         self._newest_age = np.where(is_first, 0, older).astype(np.uint8)
         self._age[slots] = self._newest_age
         self._over = episode_over.copy()
-        self._enter_closed(cursor, window_end, is_first)
+        self._open = np.where(is_first, 0, self._open + 1)
+        self._enter_closed(cursor, window_end)
+        self._changed[cursor // self._chunk_length] = True
         self._cursor = (cursor + 1) % self._length
         self._added += 1
 
@@ -135,9 +140,16 @@ class Replay:
         slots = self._lane_starts[:, None] + (cursor + self._ahead) % self._length  # [E, S]
         self._set_priorities(slots[self._age[slots] >= self._ahead], 0.0)
 
-    def _enter_closed(self, cursor: int, window_end: np.ndarray, is_first: np.ndarray) -> None:
+    def cut_episodes(self) -> None:
+        """Ends every lane's episode at its newest frame, as a frame cap would."""
+        newest = (self._cursor - 1) % self._length
+        self._window_end[self._lane_starts + newest] = True
+        self._over[:] = True
+        self._enter_closed(newest, self._over)
+        self._changed[newest // self._chunk_length] = True
+
+    def _enter_closed(self, cursor: int, window_end: np.ndarray) -> None:
         """Lets in the steps whose window closes with the frame at the cursor."""
-        self._open = np.where(is_first, 0, self._open + 1)
         is_open = self._back <= self._open[:, None]  # [E, n]
         closes = is_open & (window_end[:, None] | (self._back == self._n_step))
         if not closes.any():
@@ -161,7 +173,7 @@ class Replay:
             raise ValueError("Nothing to sample: no transition is complete yet.")
         total = self._tree.total
         size = len(self._strata)
-        masses = (self._strata + self._rng.random(size)) * (total / size)
+        masses = (self._strata + self.rng.random(size)) * (total / size)
         slots = self._tree.find(masses)
         weight = (self._num_sampleable * self._tree.get(slots) / total) ** -importance_exponent
         weight /= weight.max()
@@ -208,3 +220,70 @@ class Replay:
         slots = ids % self._tree.capacity
         is_there = (self._ids(slots) == ids) & (self._tree.get(slots) > 0)
         self._tree.set(slots[is_there], priorities[is_there] ** self._exponent)
+
+    def priorities(self, ids: np.ndarray) -> np.ndarray:
+        """Priorities of what was drawn, as the tree holds them: with the exponent."""
+        return self._tree.get(ids % self._tree.capacity)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """All that changes anywhere at any time: priorities and counters, without the steps."""
+        return {
+            "priorities": self._tree.leaves(),
+            "max_priority": np.array(self._max_priority),
+            "cursor": np.array(self._cursor),
+            "added": np.array(self._added),
+            "over": self._over,
+            "open": self._open,
+            "newest_age": self._newest_age,
+        }
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Takes back what `state` gave; the chunks come separately."""
+        self._tree.fill(state["priorities"])
+        self._num_sampleable = int(np.count_nonzero(self._tree.leaves()))
+        self._max_priority = float(state["max_priority"])
+        self._cursor = int(state["cursor"])
+        self._added = int(state["added"])
+        self._over[:] = state["over"]
+        self._open[:] = state["open"]
+        self._newest_age[:] = state["newest_age"]
+
+    def written_chunks(self) -> range:
+        """Numbers of the chunks that hold steps; a chunk is a stretch of every lane's ring."""
+        return range(-(-min(self._added, self._length) // self._chunk_length))
+
+    def changed_chunks(self) -> list[int]:
+        """Numbers of the chunks that were written to since `forget_changes`."""
+        return np.flatnonzero(self._changed).tolist()
+
+    def forget_changes(self) -> None:
+        """Takes the chunks as they are for saved."""
+        self._changed[:] = False
+
+    def chunk(self, number: int) -> dict[str, np.ndarray]:
+        """The steps of a chunk."""
+        slots = self._chunk_slots(number)
+        columns = {name: column[slots] for name, column in self._columns().items()}
+        return {"frame": self._frames.get(slots), **columns}
+
+    def restore_chunk(self, number: int, steps: dict[str, np.ndarray]) -> None:
+        """Takes back what `chunk` gave, after `restore`."""
+        slots = self._chunk_slots(number)
+        self._frames.set(slots, steps["frame"])
+        for name, column in self._columns().items():
+            column[slots] = steps[name]
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        return {
+            "action": self._action,
+            "reward": self._reward,
+            "discount": self._discount,
+            "window_end": self._window_end,
+            "age": self._age,
+        }
+
+    def _chunk_slots(self, number: int) -> np.ndarray:
+        """The written slots of a chunk, lane after lane."""
+        start = number * self._chunk_length
+        stop = min(start + self._chunk_length, self._length, self._added)
+        return (self._lane_starts[:, None] + np.arange(start, stop)).ravel()

@@ -53,6 +53,12 @@ class SumTree:
             nodes = nodes * _FANOUT + child
         return nodes
 
+    def fill(self, priorities: np.ndarray) -> None:
+        """Sets all leaves, [capacity]."""
+        self._flat[0][: self.capacity] = priorities
+        for level, parents in zip(self._levels, self._flat[1:], strict=False):
+            parents[: len(level)] = level.sum(axis=1)
+
     def leaves(self) -> np.ndarray:
         """All priorities, as a view that must not be written."""
         view = self._flat[0][: self.capacity]

@@ -1,16 +1,18 @@
 """Plays whole games without learning."""
 
+import json
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rainbow_tf.agent.actor import Actor
 from rainbow_tf.config import Config
 from rainbow_tf.environments.worlds import World, make_world
-from rainbow_tf.training.metrics import EpisodeTracker, Metrics
+from rainbow_tf.training.metrics import EpisodeTracker, Metrics, protocol_name
 from rainbow_tf.training.parts import Parts
+from rainbow_tf.training.storage import write_atomically
 
 
 class Evaluation(NamedTuple):
@@ -20,8 +22,24 @@ class Evaluation(NamedTuple):
     lengths: np.ndarray
 
 
-def evaluate(actor: Actor, world: World, *, steps: int, epsilon: float) -> Evaluation:
-    """Plays `steps` agent steps over all lanes.
+class Best(NamedTuple):
+    """The best evaluation of a run."""
+
+    frames: int
+    score_mean: float
+    episodes: int
+    protocol: str
+
+
+def evaluate(
+    actor: Actor,
+    world: World,
+    *,
+    steps: int,
+    epsilon: float,
+    is_stopping: Callable[[], bool] = lambda: False,
+) -> Evaluation | None:
+    """Plays `steps` agent steps over all lanes; gives None if it is stopped before.
 
     Episodes that are under way at the end count only where none was finished.
     """
@@ -30,6 +48,8 @@ def evaluate(actor: Actor, world: World, *, steps: int, epsilon: float) -> Evalu
     episodes = []
     played = 0
     while played < steps:
+        if is_stopping():
+            return None
         output = world.step(actor.act(output.observation, epsilon))
         played += int(np.count_nonzero(~output.is_first))
         episodes += tracker.observe(output)
@@ -41,25 +61,43 @@ class Evaluator:
     """Suspends learning every period, plays, and keeps the best weights in `best/`."""
 
     def __init__(
-        self, *, config: Config, parts: Parts, metrics: Metrics, say: Callable[[str], None]
+        self,
+        *,
+        config: Config,
+        parts: Parts,
+        metrics: Metrics,
+        is_stopping: Callable[[], bool],
+        say: Callable[[str], None],
     ):
         self._config = config
         self._parts = parts
         self._metrics = metrics
+        self._is_stopping = is_stopping
         self._say = say
-        self._best = -np.inf
-        self._next = config.eval_period_frames
+        self._best: Best | None = None
+        self._evaluated = 0  # frames of the last evaluation
 
-    def observe(self, frames: int) -> None:
-        """Evaluates if a period has passed."""
+    def state(self) -> dict[str, Any]:
+        """What a resumed run must know, as JSON holds it."""
+        return {"best": self._best, "evaluated": self._evaluated}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Takes back what `state` gave."""
+        self._best = None if state["best"] is None else Best(*state["best"])
+        self._evaluated = state["evaluated"]
+
+    def observe(self, frames: int) -> bool:
+        """Evaluates if a period has passed; tells whether it did."""
         period = self._config.eval_period_frames
-        if period == 0 or frames < self._next:
-            return
-        self._next = (frames // period + 1) * period
+        if period == 0 or frames // period == self._evaluated // period:
+            return False
         with self._metrics.paused():
-            self._evaluate(frames)
+            evaluation = self._play(frames)
+        if evaluation is not None:
+            self._evaluated = frames
+        return evaluation is not None
 
-    def _evaluate(self, frames: int) -> None:
+    def _play(self, frames: int) -> Evaluation | None:
         config = self._config
         self._say(f"evaluation at {frames:,} frames: playing {config.eval_frames:,} frames ...")
         started = time.perf_counter()
@@ -71,18 +109,37 @@ class Evaluator:
             world,
             steps=config.steps(config.eval_frames),
             epsilon=config.eval_epsilon,
+            is_stopping=self._is_stopping,
         )
         world.close()
-        self._metrics.write_evaluation(
-            frames, evaluation.scores, evaluation.lengths, time.perf_counter() - started
-        )
-        mean = evaluation.scores.mean()
-        if mean > self._best:
-            self._best = mean
-            folder = config.folder / "best"
-            folder.mkdir(exist_ok=True)
-            self._parts.learner.online.save_weights(folder / "online.weights.h5")
+        if evaluation is None:
+            return None
+        scores = evaluation.scores
+        seconds = time.perf_counter() - started
+        self._metrics.write_evaluation(frames, scores, evaluation.lengths, seconds)
+        mean = float(scores.mean())
+        if self._best is None or mean > self._best.score_mean:
+            self._best = Best(frames, mean, len(scores), protocol_name(config))
         self._say(
             f"evaluation at {frames:,} frames: mean score {mean:.1f} over "
-            f"{len(evaluation.scores)} episodes, best {self._best:.1f}"
+            f"{len(scores)} episodes, best {self._best.score_mean:.1f}"
         )
+        return evaluation
+
+    def keep_best(self, frames: int) -> None:
+        """Writes `best/` if the network at these frames is the best.
+
+        After the checkpoint: a run that was killed between them has these weights again.
+        """
+        if self._best is None or self._best.frames != frames:
+            return
+        folder = self._config.folder / "best"
+        aside = folder / ".online.weights.h5"
+        try:
+            folder.mkdir(exist_ok=True)
+            self._parts.learner.online.save_weights(aside)
+            aside.replace(folder / "online.weights.h5")
+            score = json.dumps(self._best._asdict(), indent=2) + "\n"
+            write_atomically(folder / "score.json", lambda file: file.write(score.encode()))
+        except OSError as error:
+            self._say(f"The best weights could not be written to {folder}: {error}.")

@@ -9,36 +9,56 @@ from rainbow_tf.agent.learner import UpdateResult
 from rainbow_tf.agent.schedules import linear
 from rainbow_tf.config import Config
 from rainbow_tf.training.parts import Parts
-from rainbow_tf.types import StepOutput
+from rainbow_tf.types import Batch, StepOutput
 
 
-class TrainingError(RuntimeError):
-    """Training cannot go on; its message says why."""
+class DivergedError(RuntimeError):
+    """The loss is not finite; carries the update that made it so."""
+
+    def __init__(self, ids: np.ndarray, batch: Batch, result: UpdateResult):
+        super().__init__(f"The loss became {result.loss}: training diverged.")
+        self.ids = ids
+        self.batch = batch
+        self.result = result
+
+
+class Counters(NamedTuple):
+    """How far a run is."""
+
+    steps: int
+    updates: int
+
+
+BEGINNING = Counters(0, 0)
 
 
 class Tick(NamedTuple):
     """What one vector step, and the updates after it, did."""
 
     frames: int  # since the start of the run
-    updates: int  # since the start of the run
+    counters: Counters
     output: StepOutput
     results: list[UpdateResult]  # of the updates after this step
     epsilon: float
     beta: float
 
 
-def train(config: Config, parts: Parts) -> Iterator[Tick]:
-    """Plays and learns until the frames of the settings are reached."""
+def train(config: Config, parts: Parts, start: Counters = BEGINNING) -> Iterator[Tick]:
+    """Plays and learns until the frames of the settings are reached.
+
+    Every lane starts a new episode, also where a run goes on.
+    """
     total_steps = config.steps(config.frames)
     history_steps = config.steps(config.min_history_frames)
     target_steps = config.steps(config.target_period_frames)
-    steps = updates = 0
+    steps, updates = start
 
     def learn_what_is_due(beta: float) -> list[UpdateResult]:
         due = int((steps - history_steps) * config.updates_per_step) - updates
         is_ready = due > 0 and parts.replay.num_sampleable > 0
         return [learn(parts, beta) for _ in range(due)] if is_ready else []
 
+    parts.replay.cut_episodes()
     output = parts.world.reset()
     remember(config, parts, np.zeros(config.num_envs, np.int32), output)
     while steps < total_steps:
@@ -58,7 +78,8 @@ def train(config: Config, parts: Parts) -> Iterator[Tick]:
             updates += len(results)
         if steps // target_steps > before // target_steps:
             parts.learner.update_target()
-        yield Tick(steps * config.frames_per_step, updates, output, results, epsilon, beta)
+        frames = steps * config.frames_per_step
+        yield Tick(frames, Counters(steps, updates), output, results, epsilon, beta)
 
 
 def exploration(config: Config, steps: int) -> float:
@@ -87,9 +108,6 @@ def learn(parts: Parts, beta: float) -> UpdateResult:
     ids, batch = parts.replay.sample(beta)
     result = parts.learner.update(batch)
     if not np.isfinite(result.loss):
-        raise TrainingError(
-            f"The loss became {result.loss}: training diverged. A smaller --learning_rate or "
-            "--clip_rewards may help."
-        )
+        raise DivergedError(ids, batch, result)
     parts.replay.update_priorities(ids, result.errors)
     return result

@@ -2,11 +2,14 @@
 
 import contextlib
 import csv
+import errno
+import io
+import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -16,6 +19,7 @@ from rainbow_tf.agent.networks import Network
 from rainbow_tf.config import Config
 from rainbow_tf.replay.replay import Replay
 from rainbow_tf.training.loop import Tick
+from rainbow_tf.training.storage import write_atomically
 from rainbow_tf.types import StepOutput
 
 
@@ -51,23 +55,75 @@ class EpisodeTracker:
         ]
 
 
-class CsvFile:
-    """Rows with a header, written through at once."""
+class UpdateSums(NamedTuple):
+    """What the updates since the last row add up to."""
 
-    def __init__(self, path: Path, columns: tuple[str, ...]):
-        self._file = path.open("w", newline="")
-        self._writer = csv.DictWriter(self._file, columns)
-        self._writer.writeheader()
-        self._file.flush()
+    updates: int
+    loss: float
+    q_mean: float
+    error_mean: float
+
+    def plus(self, result: UpdateResult) -> "UpdateSums":
+        """With one more update."""
+        return UpdateSums(
+            self.updates + 1,
+            self.loss + result.loss,
+            self.q_mean + result.q_mean,
+            self.error_mean + float(result.errors.mean()),
+        )
+
+
+_NO_SUMS = UpdateSums(0, 0.0, 0.0, 0.0)
+
+
+class CsvFile:
+    """Rows with a header and frames first, each written whole and at once.
+
+    A file that is there goes on after its last row of at most `frames`. Rows that a full disk
+    does not take wait for the next one.
+    """
+
+    def __init__(self, path: Path, columns: tuple[str, ...], *, frames: int):
+        self._columns = columns
+        write_atomically(path, lambda stream: stream.write(_rows_until(path, columns, frames)))
+        self._file = path.open("ab", buffering=0)
+        self._waiting = b""
 
     def write(self, row: dict) -> None:
-        """Appends a row."""
-        self._writer.writerow(row)
-        self._file.flush()
+        """Appends a row; raises OSError if it must wait."""
+        self._waiting += _csv_line([row[name] for name in self._columns])
+        end = self._file.seek(0, os.SEEK_END)
+        written = 0
+        try:
+            written = self._file.write(self._waiting)
+        finally:
+            if written < len(self._waiting):
+                self._file.truncate(end)
+        if written < len(self._waiting):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._waiting = b""
 
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
+
+
+def _rows_until(path: Path, columns: tuple[str, ...], frames: int) -> bytes:
+    """The header, and the rows of a file up to so many frames."""
+    kept = [_csv_line(columns)]
+    if path.exists():
+        for line in path.read_bytes().splitlines(keepends=True):
+            count = line.split(b",", 1)[0]
+            # A line without its end was cut off by the end of its process.
+            if count.isdigit() and int(count) <= frames and line.endswith(b"\n"):
+                kept.append(line)
+    return b"".join(kept)
+
+
+def _csv_line(values: Iterable) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(values)
+    return text.getvalue().encode()
 
 
 TRAIN_COLUMNS = (
@@ -104,29 +160,54 @@ EVAL_COLUMNS = (
 class Metrics:
     """Gathers ticks and writes a row of `train.csv` and TensorBoard points now and then."""
 
-    def __init__(self, *, config: Config, folder: Path, network: Network, replay: Replay):
+    def __init__(
+        self,
+        *,
+        config: Config,
+        network: Network,
+        replay: Replay,
+        frames: int,
+        say: Callable[[str], None],
+    ):
+        folder = config.folder
         self._network = network
         self._replay = replay
+        self._say = say
         self._period = config.log_period_frames
         self._protocol = protocol_name(config)
-        self._train = CsvFile(folder / "train.csv", TRAIN_COLUMNS)
-        self._eval = CsvFile(folder / "eval.csv", EVAL_COLUMNS)
+        self._train = CsvFile(folder / "train.csv", TRAIN_COLUMNS, frames=frames)
+        self._eval = CsvFile(folder / "eval.csv", EVAL_COLUMNS, frames=frames)
         self._board = tf.summary.create_file_writer(str(folder / "tensorboard"))
         self._tracker = EpisodeTracker(config.num_envs)
         self._episodes = 0
         self.recent: deque[Episode] = deque(maxlen=100)
-        self._results: list[UpdateResult] = []
-        self._next_row = self._period
-        self._last = (0, time.perf_counter())
+        self._sums = _NO_SUMS
+        self._next_row = _next_multiple(frames, self._period)
+        self._last = (frames, time.perf_counter())
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run must know, as JSON holds it; episodes under way are not."""
+        return {
+            "episodes": self._episodes,
+            "recent": list(self.recent),
+            "sums": self._sums,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Takes back what `state` gave."""
+        self._episodes = state["episodes"]
+        self.recent.extend(Episode(*episode) for episode in state["recent"])
+        self._sums = UpdateSums(*state["sums"])
 
     def observe(self, tick: Tick) -> None:
         """Takes a tick in; writes when a period is full."""
         finished = self._tracker.observe(tick.output)
         self._episodes += len(finished)
         self.recent.extend(finished)
-        self._results += tick.results
+        for result in tick.results:
+            self._sums = self._sums.plus(result)
         if tick.frames >= self._next_row:
-            self._next_row = (tick.frames // self._period + 1) * self._period
+            self._next_row = _next_multiple(tick.frames, self._period)
             self._write_train(tick)
 
     @contextlib.contextmanager
@@ -147,17 +228,17 @@ class Metrics:
         now = time.perf_counter()
         self._last = (tick.frames, now)
         scales = self._network.noise_scales()
-        errors = [result.errors for result in self._results]
+        sums, self._sums = self._sums, _NO_SUMS
         row = {
             "frames": tick.frames,
-            "updates": tick.updates,
+            "updates": tick.counters.updates,
             "episodes": self._episodes,
             "return_mean_20": self.return_mean(20),
             "return_mean_100": self.return_mean(100),
             "length_mean_100": _mean([episode.length for episode in self.recent]),
-            "loss": _mean([result.loss for result in self._results]),
-            "q_mean": _mean([result.q_mean for result in self._results]),
-            "priority_mean": _mean(errors),
+            "loss": sums.loss / sums.updates if sums.updates else None,
+            "q_mean": sums.q_mean / sums.updates if sums.updates else None,
+            "priority_mean": sums.error_mean / sums.updates if sums.updates else None,
             "priority_max": self._replay.max_priority,
             "noise_scale": _mean(list(scales.values())),
             "epsilon": tick.epsilon,
@@ -165,8 +246,7 @@ class Metrics:
             "replay_fill": self._replay.fill,
             "frames_per_second": (tick.frames - frames) / (now - since),
         }
-        self._results = []
-        self._train.write({name: _short(value) for name, value in row.items()})
+        self._write(self._train, row)
         layers = {f"noise_scale/{name}": scale for name, scale in scales.items()}
         points = {f"train/{name}": value for name, value in row.items() if name != "frames"}
         self._draw(tick.frames, points | layers)
@@ -187,16 +267,25 @@ class Metrics:
             "protocol": self._protocol,
             "seconds": seconds,
         }
-        self._eval.write({name: _short(value) for name, value in row.items()})
+        self._write(self._eval, row)
         points = {f"eval/{k}": v for k, v in row.items() if k.startswith(("score", "length"))}
         self._draw(frames, points)
 
+    def _write(self, file: CsvFile, row: dict) -> None:
+        try:
+            file.write({name: _short(value) for name, value in row.items()})
+        except OSError as error:
+            self._say(f"A row at {row['frames']:,} frames waits to be written: {error.strerror}.")
+
     def _draw(self, frames: int, points: dict) -> None:
-        with self._board.as_default(step=frames):
-            for name, value in points.items():
-                if value is not None:
-                    tf.summary.scalar(name, value)
-        self._board.flush()
+        try:
+            with self._board.as_default(step=frames):
+                for name, value in points.items():
+                    if value is not None:
+                        tf.summary.scalar(name, value)
+            self._board.flush()
+        except tf.errors.OpError as error:
+            self._say(f"TensorBoard points at {frames:,} frames are lost: {error.message}.")
 
     def close(self) -> None:
         """Closes the files."""
@@ -208,6 +297,10 @@ class Metrics:
 def protocol_name(config: Config) -> str:
     """The rules that a score was taken by; scores of unlike rules must not be compared."""
     return f"{config.protocol}/noop" if config.game is not None else "gymnasium"
+
+
+def _next_multiple(frames: int, period: int) -> int:
+    return (frames // period + 1) * period
 
 
 def _mean(values: list) -> float | None:

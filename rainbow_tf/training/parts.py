@@ -25,10 +25,14 @@ class Parts(NamedTuple):
     evaluation_actor: Actor
 
 
-def build_parts(config: Config) -> Parts:
-    """All parts, every one with a random stream of its own that follows from the seed."""
+def build_parts(config: Config, start_steps: int = 0) -> Parts:
+    """All parts, every one with a random stream of its own that follows from the seed.
+
+    A world that starts again after so many steps does not play its first episodes again.
+    """
     seeds = np.random.SeedSequence(config.seed)
     world_seed, online_seed, target_seed = (int(s) // 2 for s in seeds.generate_state(3))
+    world_seed = (world_seed + start_steps) % 2**31
     replay_rng, actor_rng, evaluation_rng = map(np.random.default_rng, seeds.spawn(3))
 
     world = make_world(config, num_envs=config.num_envs, seed=world_seed, training=True)

@@ -1,5 +1,6 @@
 """What a person sees of a run: a table before it, a bar while it goes."""
 
+import shutil
 import sys
 import time
 
@@ -9,6 +10,7 @@ from tqdm import tqdm
 
 from rainbow_tf.config import Config
 from rainbow_tf.replay.replay import replay_bytes
+from rainbow_tf.training.checkpoint import disk_bytes
 from rainbow_tf.training.metrics import Metrics
 from rainbow_tf.training.parts import Parts
 from rainbow_tf.types import Batch, WorldSpec
@@ -17,11 +19,13 @@ _MEASURED_STEPS = 10
 _MEASURED_UPDATES = 5
 
 
-def describe(config: Config, parts: Parts) -> str:
+def describe(config: Config, parts: Parts, start_frames: int) -> str:
     """The table that is printed before a run starts; measures the speed for it."""
     spec = parts.world.spec
-    frames_per_second, seconds = measure_speed(config, parts)
+    frames_per_second, seconds = measure_speed(config, parts, start_frames)
     memory = replay_bytes(config.replay_capacity, spec, compressed=config.compressed_replay)
+    disk = size(disk_bytes(config, spec, parts.learner.online.count_params()))
+    frames = config.frames - start_frames
     gpus = tf.config.list_physical_devices("GPU")
     rows = {
         "agent": config.agent,
@@ -29,17 +33,24 @@ def describe(config: Config, parts: Parts) -> str:
         f"observations {(spec.frame_stack, *spec.frame_shape)} {spec.frame_dtype}",
         "parameters": f"{parts.learner.online.count_params():,}",
         "replay": f"{config.replay_capacity:,} steps, {size(memory)} when full",
+        "checkpoints": f"every {config.checkpoint_period_frames:,} frames, {disk} on disk "
+        f"when the replay is full ({size(_free_disk(config))} free)",
         "device": f"{len(gpus)} GPU" if gpus else "CPU",
         "run folder": str(config.folder),
-        "expected time": f"{duration(seconds)} for {config.frames:,} frames, "
+        "expected time": f"{duration(seconds)} for {frames:,} frames, "
         f"at {frames_per_second:,.0f} frames/s when learning",
     }
     width = max(map(len, rows))
     return "\n".join(f"  {name:<{width}}  {value}" for name, value in rows.items())
 
 
-def measure_speed(config: Config, parts: Parts) -> tuple[float, float]:
-    """Frames per second of a learning run, and seconds of all of it, from a short trial.
+def _free_disk(config: Config) -> int:
+    folder = config.folder.absolute()
+    return shutil.disk_usage(next(p for p in (folder, *folder.parents) if p.exists())).free
+
+
+def measure_speed(config: Config, parts: Parts, start_frames: int = 0) -> tuple[float, float]:
+    """Frames per second of a learning run, and seconds of its rest, from a short trial.
 
     The trial compiles what the run needs and leaves no trace in the agent or the world.
     """
@@ -67,16 +78,19 @@ def measure_speed(config: Config, parts: Parts) -> tuple[float, float]:
 
     for variable, value in zip(variables, saved, strict=True):
         variable.assign(value)
-    return _forecast(config, step_seconds, update_seconds)
+    return _forecast(config, start_frames, step_seconds, update_seconds)
 
 
-def _forecast(config: Config, step_seconds: float, update_seconds: float) -> tuple[float, float]:
+def _forecast(
+    config: Config, start_frames: int, step_seconds: float, update_seconds: float
+) -> tuple[float, float]:
     learning_seconds = step_seconds + config.updates_per_step * update_seconds
-    history = min(config.min_history_frames, config.frames)
-    evaluations = config.frames // config.eval_period_frames if config.eval_period_frames else 0
+    frames = config.frames - start_frames
+    history = min(max(0, config.min_history_frames - start_frames), frames)
+    evaluations = frames // config.eval_period_frames if config.eval_period_frames else 0
     seconds = (
         config.steps(history) * step_seconds
-        + config.steps(config.frames - history) * learning_seconds
+        + config.steps(frames - history) * learning_seconds
         + evaluations * config.steps(config.eval_frames) * step_seconds
     )
     return config.frames_per_step / learning_seconds, seconds
@@ -116,9 +130,10 @@ def duration(seconds: float) -> str:
 class ProgressBar:
     """Frames done, frames per second, time left and the last returns."""
 
-    def __init__(self, frames: int):
+    def __init__(self, frames: int, start_frames: int):
         self._bar = tqdm(
             total=frames,
+            initial=start_frames,
             unit="frame",
             unit_scale=True,
             file=sys.stderr,

@@ -1,0 +1,120 @@
+"""A run's folder: new, resumed or moved aside, and never shared by two processes."""
+
+import dataclasses
+import os
+from datetime import datetime
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.training.storage import write_atomically
+
+_SETTINGS = "config.json"
+
+
+def check_folder(config: Config) -> None:
+    """Refuses a folder that holds another run or cannot be written, and touches nothing."""
+    folder = config.folder
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise _unwritable(folder, f"{nearest} is a file")
+    if not os.access(nearest, os.W_OK):
+        raise _unwritable(folder, f"no permission to write in {nearest}")
+    if resumes(config):
+        check_settings(_settings(folder), config)
+
+
+def resumes(config: Config) -> bool:
+    """Whether the run goes on with what is in its folder."""
+    return (config.folder / _SETTINGS).exists() and not config.restart
+
+
+def _settings(folder: Path) -> Config:
+    path = folder / _SETTINGS
+    try:
+        return Config.from_json(path.read_text())
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"{path} cannot be read ({error}); give --restart to move the run aside, or another "
+            "--run_dir."
+        ) from error
+
+
+def check_settings(old: Config, new: Config) -> None:
+    """Refuses settings that may not change in mid-run."""
+    fixed = [name for name in changed_settings(old, new) if not _may_change(name)]
+    if fixed:
+        before = " ".join(f"--{name}={getattr(old, name)}" for name in fixed)
+        after = " ".join(f"--{name}={getattr(new, name)}" for name in fixed)
+        raise ConfigError(
+            f"{new.folder} holds a run with {before}, this command says {after}, and that cannot "
+            "change in mid-run; give the old settings, another --run_dir, or --restart to move "
+            "the run aside."
+        )
+
+
+def changed_settings(old: Config, new: Config) -> list[str]:
+    """Names of the settings that differ."""
+    names = [field.name for field in dataclasses.fields(Config)]
+    return [name for name in names if getattr(old, name) != getattr(new, name)]
+
+
+def _may_change(name: str) -> bool:
+    return Config.__dataclass_fields__[name].metadata["may_change"]
+
+
+class RunFolder:
+    """The folder of a run while a process works in it."""
+
+    def __init__(self, config: Config):
+        self._config = config
+        self.path = config.folder
+        self._lock = FileLock(self.path / ".lock", timeout=0)
+
+    def lock(self) -> None:
+        """Makes the folder this process's own until it ends, however it ends."""
+        if self._lock.is_locked:
+            return
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire()
+        except Timeout as error:
+            raise ConfigError(
+                f"Another process trains in {self.path}; wait for it, stop it, or give another "
+                "--run_dir or --seed."
+            ) from error
+        except OSError as error:
+            raise _unwritable(self.path, str(error.strerror)) from error
+
+    def begin(self) -> None:
+        """Writes the settings; an older run is moved aside or says what changed."""
+        config = self._config
+        self.lock()
+        try:
+            if config.restart and (self.path / _SETTINGS).exists():
+                self._move_aside()
+            elif resumes(config):
+                old = _settings(self.path)
+                for name in changed_settings(old, config):
+                    print(
+                        f"--{name}={getattr(config, name)} from here, {getattr(old, name)} before."
+                    )
+            text = config.to_json().encode()
+            write_atomically(self.path / _SETTINGS, lambda file: file.write(text))
+        except OSError as error:
+            raise _unwritable(self.path, str(error.strerror)) from error
+
+    def _move_aside(self) -> None:
+        aside = self.path.with_name(f"{self.path.name}_{datetime.now():%Y%m%d_%H%M%S}")
+        self.path.rename(aside)
+        print(f"The run in {self.path} was moved to {aside}.")
+        self._lock.release()
+        self._lock = FileLock(self.path / ".lock", timeout=0)
+        self.lock()
+
+
+def _unwritable(folder: Path, reason: str) -> ConfigError:
+    return ConfigError(
+        f"The run folder {folder} cannot be written ({reason}); give another --run_dir."
+    )

@@ -1,0 +1,231 @@
+"""Checkpoints on disk: files of arrays with checksums, whole or not at all.
+
+A checkpoint is a folder `<number>/` with a manifest that names its files, their sizes and their
+checksums; it may name files of older checkpoints that did not change. It counts when its manifest
+is in place, and the manifest is written last. Nothing here can run code that a file brings.
+"""
+
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import lz4.frame
+import numpy as np
+
+_MANIFEST = "manifest.json"
+_FORMAT = 1
+_READ_BYTES = 1 << 20
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that cannot be used; its message names the file."""
+
+
+class StoredFile(NamedTuple):
+    """A file of a checkpoint: its path below the store, its size and its checksum."""
+
+    path: str
+    size: int
+    crc32: int
+
+
+class Checkpoint(NamedTuple):
+    """What a manifest says."""
+
+    number: int
+    files: dict[str, StoredFile]
+    state: dict[str, Any]  # whatever JSON holds
+
+
+class CheckpointStore:
+    """The checkpoints of one run, in one folder."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def numbers(self) -> list[int]:
+        """Numbers of the checkpoints that have a manifest, oldest first."""
+        return [number for number in self._folders() if (self._path(number) / _MANIFEST).exists()]
+
+    def newest_whole(self) -> tuple[Checkpoint | None, list[str]]:
+        """The newest checkpoint without damage, and what is wrong with newer ones."""
+        problems: list[str] = []
+        for number in reversed(self.numbers()):
+            try:
+                return self.open(number), problems
+            except CheckpointError as error:
+                problems.append(str(error))
+        return None, problems
+
+    def open(self, number: int) -> Checkpoint:
+        """A checkpoint whose every file is there and has its checksum."""
+        checkpoint = self._manifest(number)
+        for file in checkpoint.files.values():
+            self._check(number, file)
+        return checkpoint
+
+    def _manifest(self, number: int) -> Checkpoint:
+        path = self._path(number) / _MANIFEST
+        try:
+            content = json.loads(path.read_text())
+            body = content["body"]
+            if content["crc32"] != _body_checksum(body):
+                raise ValueError("its checksum differs")
+            if body["format"] != _FORMAT:
+                raise ValueError(f"it has format {body['format']}, this version reads {_FORMAT}")
+            files = {name: StoredFile(*file) for name, file in body["files"].items()}
+            return Checkpoint(number, files, body["state"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"Checkpoint {number} is damaged: {path}: {error}") from error
+
+    def _check(self, number: int, file: StoredFile) -> None:
+        path = self.folder / file.path
+        try:
+            with path.open("rb") as stream:
+                size = checksum = 0
+                while data := stream.read(_READ_BYTES):
+                    size += len(data)
+                    checksum = zlib.crc32(data, checksum)
+        except OSError as error:
+            raise CheckpointError(
+                f"Checkpoint {number} is damaged: {path}: {error.strerror}"
+            ) from error
+        if size != file.size:
+            raise CheckpointError(
+                f"Checkpoint {number} is damaged: {path} has {size} bytes of {file.size}"
+            )
+        if checksum != file.crc32:
+            raise CheckpointError(f"Checkpoint {number} is damaged: {path} changed on the disk")
+
+    def read(self, file: StoredFile) -> dict[str, np.ndarray]:
+        """The arrays of a file."""
+        path = self.folder / file.path
+        try:
+            with lz4.frame.open(path) as stream:
+                names = json.loads(stream.readline())
+                return {name: np.lib.format.read_array(stream) for name in names}
+        except (OSError, RuntimeError, EOFError, ValueError) as error:
+            raise CheckpointError(f"{path} cannot be read: {error}") from error
+
+    def write(
+        self,
+        *,
+        state: dict[str, Any],
+        new: Mapping[str, Callable[[], dict[str, np.ndarray]]],
+        old: Mapping[str, StoredFile],
+    ) -> Checkpoint:
+        """Writes the next checkpoint: `new` files, and `old` ones that did not change.
+
+        Raises OSError and leaves nothing behind if the disk does not take it.
+        """
+        number = max(self._folders(), default=0) + 1
+        folder = self._path(number)
+        try:
+            folder.mkdir(parents=True)
+            written = {name: self._write_arrays(folder, name, make()) for name, make in new.items()}
+            checkpoint = Checkpoint(number, {**old, **written}, state)
+            body = {"format": _FORMAT, "files": checkpoint.files, "state": state}
+            manifest = json.dumps({"crc32": _body_checksum(body), "body": body})
+            _sync(self.folder)
+            write_atomically(folder / _MANIFEST, lambda stream: stream.write(manifest.encode()))
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return checkpoint
+
+    def _write_arrays(self, folder: Path, name: str, arrays: dict[str, np.ndarray]) -> StoredFile:
+        """Writes arrays, compressed and through to the disk."""
+        path = folder / f"{name}.lz4"
+        with path.open("wb") as raw:
+            summed = _SummedWriter(raw)
+            with lz4.frame.open(summed, "wb", block_size=lz4.frame.BLOCKSIZE_MAX1MB) as stream:
+                stream.write(json.dumps(list(arrays)).encode() + b"\n")
+                for array in arrays.values():
+                    np.lib.format.write_array(stream, np.asarray(array), allow_pickle=False)
+            raw.flush()
+            os.fsync(raw.fileno())
+        return StoredFile(str(path.relative_to(self.folder)), summed.size, summed.crc32)
+
+    def is_there(self, file: StoredFile) -> bool:
+        """Whether a file still has its size."""
+        path = self.folder / file.path
+        return path.is_file() and path.stat().st_size == file.size
+
+    def prune(self, keep: int) -> None:
+        """Deletes all but the newest checkpoints and the files that they name."""
+        numbers = self.numbers()
+        for number in numbers[:-keep]:
+            (self._path(number) / _MANIFEST).unlink()
+        needed = {self._path(number) / _MANIFEST for number in numbers[-keep:]}
+        for number in numbers[-keep:]:
+            files = self._manifest(number).files.values()
+            needed |= {self.folder / file.path for file in files}
+        for number in self._folders():
+            folder = self._path(number)
+            for path in folder.iterdir():
+                if path not in needed:
+                    path.unlink()
+            if not any(folder.iterdir()):
+                folder.rmdir()
+
+    def discard_newer(self, number: int) -> None:
+        """Takes newer checkpoints out of the count; `prune` deletes them."""
+        for newer in self.numbers():
+            if newer > number:
+                manifest = self._path(newer) / _MANIFEST
+                manifest.rename(manifest.with_suffix(".damaged"))
+
+    def _folders(self) -> list[int]:
+        """Numbers that have a folder, with a manifest or not, oldest first."""
+        names = (path.name for path in self.folder.glob("[0-9]*") if path.is_dir())
+        numbers = [int(name) for name in names if name.isdigit()]
+        return sorted(number for number in numbers if self._path(number).is_dir())
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:06d}"
+
+
+def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Puts a whole file in place, or leaves what was there."""
+    aside = path.with_name(f".{path.name}.part")
+    with aside.open("wb") as stream:
+        write(stream)
+        stream.flush()
+        os.fsync(stream.fileno())
+    aside.replace(path)
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Puts a folder's list of files on the disk."""
+    if os.name == "posix":  # elsewhere a folder cannot be opened
+        descriptor = os.open(folder, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+
+def _body_checksum(body: dict) -> int:
+    return zlib.crc32(json.dumps(body, sort_keys=True).encode())
+
+
+class _SummedWriter:
+    """Counts and sums up what is written through it."""
+
+    def __init__(self, stream: IO[bytes]):
+        self._stream = stream
+        self.size = 0
+        self.crc32 = 0
+
+    def write(self, data: bytes) -> int:
+        """Writes, counts and sums up."""
+        self.size += len(data)
+        self.crc32 = zlib.crc32(data, self.crc32)
+        return self._stream.write(data)
+
+    def flush(self) -> None:
+        """Flushes the stream below."""
+        self._stream.flush()
