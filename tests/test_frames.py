@@ -68,6 +68,18 @@ def test_a_stack_of_one(ring_of):
     assert gather(ring, [0, 4], [0, 0], stack=1).tolist() == [[103], [201]]
 
 
+@pytest.mark.parametrize("frame_shape", [(), (2, 3)])
+def test_frames_go_out_and_in_again(ring_of, frame_shape):
+    ring = ring_of(num_lanes=2, length=4, stack=1, frame_shape=frame_shape, written=4)
+    slots = np.array([6, 1])
+    frames = ring.get(slots)
+    assert frames.shape == (2, *frame_shape)
+    assert frames.reshape(2, -1)[:, 0].tolist() == [202, 101]
+    other = ring_of(num_lanes=2, length=4, stack=1, frame_shape=frame_shape, written=0)
+    other.set(slots, frames)
+    np.testing.assert_array_equal(other.get(slots), frames)
+
+
 def test_zeros_are_written_to_the_stack_not_to_the_ring(ring_of):
     ring = ring_of(num_lanes=1, length=4, stack=2, written=4)
     gather(ring, [2], [0], stack=2)

@@ -796,6 +796,108 @@ def test_nothing_to_sample():
     assert replay.sample(0.4)[0].tolist() == [0] * 8
 
 
+# --- Saved and restored ---
+
+
+def copied(replay: Replay, into: Replay, chunks: list[int] | None = None) -> Replay:
+    """Another replay with the same contents, by way of the chunks."""
+    into.restore(replay.state())
+    for number in replay.written_chunks() if chunks is None else chunks:
+        into.restore_chunk(number, replay.chunk(number))
+    return into
+
+
+@settings(max_examples=150, deadline=None)
+@given(case=cases(), chunk_slots=st.sampled_from([1, 3, 8, 4096]), stop=st.floats(0, 1))
+def test_a_restored_replay_lives_on_alike(case, chunk_slots, stop):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rainbow_tf.replay.replay._CHUNK_SLOTS", chunk_slots)
+        replay, other = case.replay(batch_size=4), case.replay(batch_size=4)
+    copy_at = int(stop * len(case.endings[0]))
+    lives = zip(case.play(replay), case.play(other), strict=True)
+    for moment, _ in enumerate(lives):
+        for one in (replay, other):
+            if one.num_sampleable:
+                ids, batch = one.sample(0.5)
+                one.update_priorities(ids, batch.reward_t**2)
+        if moment == copy_at:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("rainbow_tf.replay.replay._CHUNK_SLOTS", chunk_slots)
+                fresh = case.replay(batch_size=4)
+            restored = copied(other, fresh)
+            restored.rng.bit_generator.state = other.rng.bit_generator.state
+            # The generator of the other life goes on with the restored replay.
+            other.__dict__.update(restored.__dict__)
+    assert_alike(replay, other)
+
+
+def assert_alike(replay: Replay, other: Replay) -> None:
+    for name, value in replay.state().items():
+        np.testing.assert_array_equal(value, other.state()[name], err_msg=name)
+    assert replay.num_sampleable == other.num_sampleable
+    assert replay._tree.total == other._tree.total
+    assert replay.written_chunks() == other.written_chunks()
+    for number in replay.written_chunks():
+        for name, column in replay.chunk(number).items():
+            np.testing.assert_array_equal(column, other.chunk(number)[name], err_msg=name)
+    if replay.num_sampleable:
+        (ids, batch), (other_ids, other_batch) = replay.sample(0.7), other.sample(0.7)
+        np.testing.assert_array_equal(ids, other_ids)
+        for name, column, other_column in zip(batch._fields, batch, other_batch, strict=True):
+            np.testing.assert_array_equal(column, other_column, err_msg=name)
+
+
+@settings(max_examples=100, deadline=None)
+@given(case=cases(), chunk_slots=st.sampled_from([1, 3, 8]), every=st.integers(1, 9))
+def test_changed_chunks_are_all_that_changed(case, chunk_slots, every):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rainbow_tf.replay.replay._CHUNK_SLOTS", chunk_slots)
+        replay, saved = case.replay(), case.replay()
+    for moment, _ in enumerate(case.play(replay)):
+        if moment % every == 0:
+            changed = replay.changed_chunks()
+            # One more at either end: chunks are not aligned with the steps, nor with the seam.
+            assert len(changed) <= -(-every // max(1, chunk_slots // case.num_lanes)) + 2
+            copied(replay, saved, changed)
+            replay.forget_changes()
+            assert replay.changed_chunks() == []
+    copied(replay, saved, replay.changed_chunks())
+    assert_alike(replay, saved)
+
+
+@settings(max_examples=150, deadline=None)
+@given(case=cases())
+def test_cutting_the_episodes_is_a_frame_cap_at_the_newest_step(case):
+    capped, cut = case.replay(), case.replay()
+    for _ in case.play(cut):
+        pass
+    cut.cut_episodes()
+    lanes = [[*steps[:-1], steps[-1]._replace(episode_over=True)] for steps in case.script()]
+    script = case._replace(endings=case.endings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Case, "script", lambda self: lanes)
+        for _ in script.play(capped):
+            pass
+    assert_alike(capped, cut)
+
+
+def test_cut_episodes_by_hand():
+    replay = make_replay(length=8, n_step=3)
+    tell(replay, 10, first=True)
+    tell(replay, 11, 1)
+    tell(replay, 12, 2)
+    replay.forget_changes()
+    replay.cut_episodes()
+    assert replay.changed_chunks() == [0]
+    assert sampleable(replay) == [0, 1]
+    batch = read(replay, [0, 1])
+    np.testing.assert_allclose(batch.reward_t, [2.8, 2.0], rtol=1e-6)
+    np.testing.assert_allclose(batch.discount_t, [0.81, 0.9], rtol=1e-6)  # the bootstrap stays
+    assert batch.observation_t.tolist() == [[12], [12]]
+    tell(replay, 13, 50, first=True)  # and a new episode must follow
+    assert sampleable(replay) == [0, 1]
+
+
 # --- Memory and time ---
 
 

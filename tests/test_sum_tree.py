@@ -69,6 +69,19 @@ def test_any_sequence_of_writes_equals_a_plain_array(capacity, calls, seed):
     np.testing.assert_allclose(tree.total, math.fsum(plain), rtol=1e-12)
 
 
+@pytest.mark.parametrize("capacity", [1, 63, 64, 65, 5_000])
+def test_filling_equals_setting_one_by_one_to_the_last_bit(capacity):
+    priorities = spread(np.random.default_rng(1), capacity)
+    one_by_one, at_once = SumTree(capacity), SumTree(capacity)
+    at_once.fill(np.ones(capacity))
+    for leaf, priority in enumerate(priorities):
+        one_by_one.set(np.array([leaf]), priority)
+    at_once.fill(priorities)
+    assert at_once.total == one_by_one.total
+    for level, other in zip(at_once._levels, one_by_one._levels, strict=True):
+        np.testing.assert_array_equal(level, other)
+
+
 def test_of_a_leaf_named_twice_the_last_value_counts_in_the_sums_too():
     tree = filled(np.ones(130))
     tree.set(np.array([129, 5, 129, 5, 129]), np.array([7.0, 1.0, 0.0, 2.0, 3.0]))

@@ -77,6 +77,8 @@ class CheckpointStore:
                 raise ValueError("its checksum differs")
             if body["format"] != _FORMAT:
                 raise ValueError(f"it has format {body['format']}, this version reads {_FORMAT}")
+            if body["number"] != number:
+                raise ValueError(f"it is the manifest of checkpoint {body['number']}")
             files = {name: StoredFile(*file) for name, file in body["files"].items()}
             return Checkpoint(number, files, body["state"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -128,11 +130,11 @@ class CheckpointStore:
             folder.mkdir(parents=True)
             written = {name: self._write_arrays(folder, name, make()) for name, make in new.items()}
             checkpoint = Checkpoint(number, {**old, **written}, state)
-            body = {"format": _FORMAT, "files": checkpoint.files, "state": state}
+            body = {"format": _FORMAT, **checkpoint._asdict()}
             manifest = json.dumps({"crc32": _body_checksum(body), "body": body})
             _sync(self.folder)
             write_atomically(folder / _MANIFEST, lambda stream: stream.write(manifest.encode()))
-        except OSError:
+        except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         return checkpoint
