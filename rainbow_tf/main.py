@@ -10,7 +10,12 @@ from rainbow_tf import config as config_module
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.startup import load_tensorflow
 from rainbow_tf.training.folder import RunFolder, check_folder, check_settings, resumes
-from rainbow_tf.training.storage import Checkpoint, CheckpointError, CheckpointStore
+from rainbow_tf.training.storage import (
+    CHECKPOINTS,
+    Checkpoint,
+    CheckpointError,
+    CheckpointStore,
+)
 
 
 def main(arguments: list[str]) -> None:
@@ -30,7 +35,7 @@ def main(arguments: list[str]) -> None:
 def run(config: Config) -> None:
     """Builds the parts, restores what an earlier process saved, and trains."""
     folder = RunFolder(config)
-    store = CheckpointStore(config.folder / "checkpoints")
+    store = CheckpointStore(config.folder / CHECKPOINTS)
     checkpoint = _find_checkpoint(config, folder, store)
     if checkpoint is not None and checkpoint.state["frames"] >= config.frames:
         print(

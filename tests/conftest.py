@@ -2,7 +2,7 @@ import csv
 import os
 from pathlib import Path
 
-import h5py
+import numpy as np
 import pytest
 from absl import flags
 
@@ -22,14 +22,8 @@ def rows_and_weights():
             rows = list(csv.DictReader(file))
         for row in rows:
             del row["frames_per_second"]
-        weights = {}
-
-        def keep(name, item):
-            if isinstance(item, h5py.Dataset):
-                weights[name] = item[()].tobytes()
-
-        with h5py.File(folder / "best" / "online.weights.h5") as file:
-            file.visititems(keep)
+        with np.load(folder / "best" / "online.npz") as arrays:
+            weights = {name: array.tobytes() for name, array in arrays.items()}
         return rows, weights
 
     return read

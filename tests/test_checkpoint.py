@@ -11,19 +11,18 @@ import pytest
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.training import checkpoint as checkpoint_module
 from rainbow_tf.training.checkpoint import (
-    FOLDER,
     Checkpointer,
     agent_variables,
     counters,
     disk_bytes,
     restore,
-    restore_online,
 )
-from rainbow_tf.training.evaluation import Best, Evaluator
+from rainbow_tf.training.evaluation import Evaluator
 from rainbow_tf.training.loop import BEGINNING, Counters, learn, train
 from rainbow_tf.training.metrics import Metrics
 from rainbow_tf.training.parts import build_parts
-from rainbow_tf.training.storage import CheckpointError, CheckpointStore
+from rainbow_tf.training.snapshot import Best, restore_best, restore_online, write_best
+from rainbow_tf.training.storage import CHECKPOINTS, CheckpointError, CheckpointStore
 from rainbow_tf.types import WorldSpec
 
 ALL_OFF = {
@@ -59,7 +58,7 @@ class Run:
         self.config = config
         self.said = []
         self.parts = build_parts(config, start.steps)
-        self.store = CheckpointStore(config.folder / FOLDER)
+        self.store = CheckpointStore(config.folder / CHECKPOINTS)
         self.metrics = Metrics(
             config=config,
             network=self.parts.learner.online,
@@ -92,7 +91,7 @@ class Run:
 
     @classmethod
     def resumed(cls, config):
-        checkpoint, problems = CheckpointStore(config.folder / FOLDER).newest_whole()
+        checkpoint, problems = CheckpointStore(config.folder / CHECKPOINTS).newest_whole()
         assert not problems
         run = cls(config, counters(checkpoint))
         restore(run.parts, run.store, checkpoint)
@@ -194,7 +193,7 @@ def test_only_what_is_new_is_written(tmp_path, monkeypatch):
     run = Run(settings(tmp_path))
     run.checkpointer.save(run.play(100).counters)  # 101 steps of 4 lanes: chunks 0 to 10
     run.checkpointer.save(run.play(15).counters)  # steps 101 to 115: chunks 10 and 11
-    folder = tmp_path / FOLDER / "000002"
+    folder = tmp_path / CHECKPOINTS / "000002"
     names = sorted(path.stem for path in folder.glob("*.lz4"))
     assert names == ["agent", "replay", "steps_00010", "steps_00011"]
     assert_same_state(run, Run.resumed(run.config))
@@ -206,7 +205,7 @@ def test_a_resumed_run_writes_only_what_is_new(tmp_path, monkeypatch):
     run.checkpointer.save(run.play(100).counters)
     other = Run.resumed(run.config)
     other.checkpointer.save(other.play(5).counters)
-    folder = tmp_path / FOLDER / "000002"
+    folder = tmp_path / CHECKPOINTS / "000002"
     # The step at which the episodes were cut is in chunk 10, like the new ones.
     assert sorted(path.stem for path in folder.glob("*.lz4")) == ["agent", "replay", "steps_00010"]
     assert_same_state(other, Run.resumed(run.config))
@@ -216,7 +215,7 @@ def test_a_chunk_that_vanished_is_written_again(tmp_path, monkeypatch):
     monkeypatch.setattr("rainbow_tf.replay.replay._CHUNK_SLOTS", 40)
     run = Run(settings(tmp_path))
     run.checkpointer.save(run.play(100).counters)
-    (tmp_path / FOLDER / "000001" / "steps_00003.lz4").unlink()
+    (tmp_path / CHECKPOINTS / "000001" / "steps_00003.lz4").unlink()
     run.checkpointer.save(run.play(5).counters)
     assert_same_state(run, Run.resumed(run.config))
 
@@ -289,10 +288,29 @@ def test_online_weights_alone(tmp_path):
     for variable, other in zip(network.variables, run.parts.learner.online.variables, strict=True):
         np.testing.assert_array_equal(variable.numpy(), other.numpy())
     assert restore_online(tmp_path, network, 1) == first.frames
-    with pytest.raises(ConfigError, match=r"Checkpoint 7 .* there: 1, 2"):
+    with pytest.raises(ConfigError, match=r"Checkpoint 7 .* there: 1, 2\."):
         restore_online(tmp_path, network, 7)
     with pytest.raises(ConfigError, match="--run_dir"):
         restore_online(tmp_path / "other", network)
+
+
+def test_best_weights(tmp_path):
+    config = settings(tmp_path)
+    best = Best(frames=100, score_mean=12.5, episodes=3, protocol="gymnasium")
+    source = build_parts(config).learner.online
+    write_best(tmp_path, source, best)
+    network = build_parts(dataclasses.replace(config, seed=2)).learner.online
+    assert restore_best(tmp_path, network) == best
+    for variable, other in zip(network.variables, source.variables, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), other.numpy())
+    with pytest.raises(ConfigError, match="--snapshot=latest"):
+        restore_best(tmp_path / "other", network)
+    path = tmp_path / "best" / "online.npz"
+    data = path.read_bytes()
+    for damaged in (data[:-50], b"", data[:5000] + bytes(5000) + data[10_000:]):
+        path.write_bytes(damaged)
+        with pytest.raises(ConfigError, match=r"online\.npz cannot be used"):
+            restore_best(tmp_path, network)
 
 
 def test_disk_use_by_hand():

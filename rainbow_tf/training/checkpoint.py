@@ -3,24 +3,22 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rainbow_tf.agent.networks import Network
-from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.config import Config
 from rainbow_tf.replay.replay import replay_bytes
 from rainbow_tf.training.evaluation import Evaluator
 from rainbow_tf.training.loop import BEGINNING, Counters, Tick
 from rainbow_tf.training.metrics import Metrics
 from rainbow_tf.training.parts import Parts
-from rainbow_tf.training.storage import Checkpoint, CheckpointError, CheckpointStore, StoredFile
+from rainbow_tf.training.snapshot import AGENT_FILE, assign, check_alike, named, values
+from rainbow_tf.training.storage import Checkpoint, CheckpointStore, StoredFile
 from rainbow_tf.types import WorldSpec
 
-FOLDER = "checkpoints"
-_AGENT = "agent"
 _REPLAY = "replay"
+_STEPS = "steps_"
 
 
 class Checkpointer:
@@ -50,7 +48,9 @@ class Checkpointer:
         self._metrics.restore(checkpoint.state["metrics"])
         self._evaluator.restore(checkpoint.state["evaluator"])
         self._chunks = {
-            name: file for name, file in checkpoint.files.items() if name not in (_AGENT, _REPLAY)
+            name: file
+            for name, file in checkpoint.files.items()
+            if name not in (AGENT_FILE, _REPLAY)
         }
         self._saved = counters(checkpoint)
 
@@ -84,7 +84,7 @@ class Checkpointer:
         for number in parts.replay.changed_chunks():
             unchanged.pop(_chunk_name(number), None)
         new: dict[str, Callable[[], dict[str, np.ndarray]]] = {
-            _AGENT: lambda: _values(agent_variables(parts)),
+            AGENT_FILE: lambda: values(agent_variables(parts)),
             _REPLAY: parts.replay.state,
         }
         for number in parts.replay.written_chunks():
@@ -114,41 +114,16 @@ def counters(checkpoint: Checkpoint) -> Counters:
 
 def restore(parts: Parts, store: CheckpointStore, checkpoint: Checkpoint) -> None:
     """Makes the parts what they were, to the last bit; only the world starts anew."""
-    _assign(agent_variables(parts), store.read(checkpoint.files[_AGENT]))
+    assign(agent_variables(parts), store.read(checkpoint.files[AGENT_FILE]))
     replay = parts.replay
     state = store.read(checkpoint.files[_REPLAY])
-    _check_alike(replay.state(), state)
+    check_alike(replay.state(), state)
     replay.restore(state)
     for number in replay.written_chunks():
         replay.restore_chunk(number, store.read(checkpoint.files[_chunk_name(number)]))
     replay.forget_changes()
     for name, rng in _generators(parts):
         rng.bit_generator.state = checkpoint.state["generators"][name]
-
-
-def restore_online(run_dir: Path, network: Network, number: int | None = None) -> int:
-    """Fills a network from the newest whole checkpoint of a run, or from that number.
-
-    Gives the frames that it was trained for.
-    """
-    store = CheckpointStore(run_dir / FOLDER)
-    try:
-        if number is None:
-            checkpoint, problems = store.newest_whole()
-            if checkpoint is None:
-                reason = f" ({problems[0]})" if problems else ""
-                raise ConfigError(
-                    f"{store.folder} holds no whole checkpoint{reason}; train longer, or give "
-                    "another --run_dir."
-                )
-        else:
-            checkpoint = store.open(number)
-        arrays = store.read(checkpoint.files[_AGENT])
-        _assign(_named("online", network.variables), arrays)
-    except CheckpointError as error:
-        there = ", ".join(map(str, store.numbers())) or "none"
-        raise ConfigError(f"{error}; checkpoints there: {there}.") from error
-    return checkpoint.state["frames"]
 
 
 def disk_bytes(config: Config, spec: WorldSpec, num_parameters: int) -> int:
@@ -163,33 +138,10 @@ def agent_variables(parts: Parts) -> dict[str, Any]:
     """Every variable of the learner, noise seeds and Adam's moments among them."""
     learner = parts.learner
     return {
-        **_named("online", learner.online.variables),
-        **_named("target", learner.target.variables),
-        **_named("optimizer", learner.optimizer.variables),
+        **named("online", learner.online.variables),
+        **named("target", learner.target.variables),
+        **named("optimizer", learner.optimizer.variables),
     }
-
-
-def _named(prefix: str, variables: Iterable) -> dict[str, Any]:
-    return {f"{prefix}/{i}": variable for i, variable in enumerate(variables)}
-
-
-def _values(variables: dict[str, Any]) -> dict[str, np.ndarray]:
-    return {name: variable.numpy() for name, variable in variables.items()}
-
-
-def _assign(variables: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    wanted = {name: arrays[name] for name in variables if name in arrays}
-    _check_alike(_values(variables), wanted)
-    for name, variable in variables.items():
-        variable.assign(wanted[name])
-
-
-def _check_alike(expected: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> None:
-    """Refuses arrays of other names, shapes or types: they would be taken, and be wrong."""
-    for name, array in expected.items():
-        other = found.get(name)
-        if other is None or other.shape != array.shape or other.dtype != array.dtype:
-            raise CheckpointError(f"The checkpoint's {name} does not fit the settings of the run")
 
 
 def _generators(parts: Parts) -> Iterable[tuple[str, np.random.Generator]]:
@@ -201,4 +153,4 @@ def _generators(parts: Parts) -> Iterable[tuple[str, np.random.Generator]]:
 
 
 def _chunk_name(number: int) -> str:
-    return f"steps_{number:05d}"
+    return f"{_STEPS}{number:05d}"

@@ -1,6 +1,5 @@
 """Plays whole games without learning."""
 
-import json
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from rainbow_tf.config import Config
 from rainbow_tf.environments.worlds import World, make_world
 from rainbow_tf.training.metrics import EpisodeTracker, Metrics, protocol_name
 from rainbow_tf.training.parts import Parts
-from rainbow_tf.training.storage import write_atomically
+from rainbow_tf.training.snapshot import Best, write_best
 
 
 class Evaluation(NamedTuple):
@@ -20,15 +19,6 @@ class Evaluation(NamedTuple):
 
     scores: np.ndarray
     lengths: np.ndarray
-
-
-class Best(NamedTuple):
-    """The best evaluation of a run."""
-
-    frames: int
-    score_mean: float
-    episodes: int
-    protocol: str
 
 
 def evaluate(
@@ -133,13 +123,7 @@ class Evaluator:
         """
         if self._best is None or self._best.frames != frames:
             return
-        folder = self._config.folder / "best"
-        aside = folder / ".online.weights.h5"
         try:
-            folder.mkdir(exist_ok=True)
-            self._parts.learner.online.save_weights(aside)
-            aside.replace(folder / "online.weights.h5")
-            score = json.dumps(self._best._asdict(), indent=2) + "\n"
-            write_atomically(folder / "score.json", lambda file: file.write(score.encode()))
+            write_best(self._config.folder, self._parts.learner.online, self._best)
         except OSError as error:
-            self._say(f"The best weights could not be written to {folder}: {error}.")
+            self._say(f"The best weights could not be written to {self._config.folder}: {error}.")

@@ -16,6 +16,7 @@ from typing import IO, Any, NamedTuple
 import lz4.frame
 import numpy as np
 
+CHECKPOINTS = "checkpoints"  # in the folder of a run
 _MANIFEST = "manifest.json"
 _FORMAT = 1
 _READ_BYTES = 1 << 20

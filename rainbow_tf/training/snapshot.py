@@ -1,0 +1,114 @@
+"""Variables as named arrays, and a network filled from what a run kept."""
+
+import io
+import json
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rainbow_tf.agent.networks import Network
+from rainbow_tf.config import ConfigError
+from rainbow_tf.training.storage import (
+    CHECKPOINTS,
+    CheckpointError,
+    CheckpointStore,
+    write_atomically,
+)
+
+AGENT_FILE = "agent"
+_BEST_WEIGHTS = "best/online.npz"
+_BEST_SCORE = "best/score.json"
+
+
+class Best(NamedTuple):
+    """The best evaluation of a run."""
+
+    frames: int
+    score_mean: float
+    episodes: int
+    protocol: str
+
+
+def named(prefix: str, variables: Iterable) -> dict[str, Any]:
+    """Variables by their place: the names that Keras gives count up with every model."""
+    return {f"{prefix}/{i}": variable for i, variable in enumerate(variables)}
+
+
+def values(variables: dict[str, Any]) -> dict[str, np.ndarray]:
+    """What the variables hold."""
+    return {name: variable.numpy() for name, variable in variables.items()}
+
+
+def assign(variables: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    """Fills the variables, or none of them."""
+    check_alike(values(variables), arrays)
+    for name, variable in variables.items():
+        variable.assign(arrays[name])
+
+
+def check_alike(expected: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> None:
+    """Refuses arrays that are missing or of another shape or type."""
+    for name, array in expected.items():
+        other = found.get(name)
+        if other is None or other.shape != array.shape or other.dtype != array.dtype:
+            raise CheckpointError(f"The saved {name} does not fit the settings of the run")
+
+
+def write_best(folder: Path, network: Network, best: Best) -> None:
+    """Keeps a network as the best of the run in this folder."""
+    (folder / _BEST_WEIGHTS).parent.mkdir(exist_ok=True)
+    # Not as HDF5: its library ends the process where the disk is full.
+    weights = io.BytesIO()
+    np.savez(weights, allow_pickle=False, **values(named("online", network.variables)))
+    score = json.dumps(best._asdict(), indent=2) + "\n"
+    write_atomically(folder / _BEST_WEIGHTS, lambda file: file.write(weights.getbuffer()))
+    write_atomically(folder / _BEST_SCORE, lambda file: file.write(score.encode()))
+
+
+def restore_best(run_dir: Path, network: Network) -> Best:
+    """Fills a network with the weights of a run's best evaluation."""
+    try:
+        best = Best(**json.loads((run_dir / _BEST_SCORE).read_text()))
+        with (run_dir / _BEST_WEIGHTS).open("rb") as file:
+            arrays = np.load(file, allow_pickle=False)
+            assign(named("online", network.variables), dict(arrays))
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{run_dir} has no best weights, for which a run needs an evaluation; give "
+            "--snapshot=latest or another --run_dir."
+        ) from error
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, CheckpointError) as error:
+        raise ConfigError(
+            f"{run_dir / _BEST_WEIGHTS} cannot be used ({error}); give --snapshot=latest."
+        ) from error
+    return best
+
+
+def restore_online(run_dir: Path, network: Network, number: int | None = None) -> int:
+    """Fills a network from the newest whole checkpoint of a run, or from that number.
+
+    Gives the frames that it was trained for.
+    """
+    store = CheckpointStore(run_dir / CHECKPOINTS)
+    checkpoint = None
+    problems: list[str] = []
+    try:
+        if number is None:
+            checkpoint, problems = store.newest_whole()
+        else:
+            checkpoint = store.open(number)
+        if checkpoint is not None:
+            arrays = store.read(checkpoint.files[AGENT_FILE])
+            assign(named("online", network.variables), arrays)
+            return checkpoint.state["frames"]
+    except CheckpointError as error:
+        problems = [str(error)]
+    reason = f" ({problems[0]})" if problems else ""
+    there = ", ".join(map(str, store.numbers())) or "none"
+    raise ConfigError(
+        f"{store.folder} holds no whole checkpoint{reason}; there: {there}. Give another "
+        "--checkpoint or --run_dir."
+    )
