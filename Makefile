@@ -6,7 +6,7 @@ PEER ?= pfrl
 PEER_PACKAGES ?= torch $(PEER) ale-py gymnasium packaging
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow lint bench bench-compare clean
+.PHONY: train test test-slow stress lint bench bench-compare clean
 
 train: $(VENV)/installed
 	$(BIN)/python -m rainbow_tf.main --game=$(GAME) $(ARGS)
@@ -22,6 +22,10 @@ lint: $(VENV)/installed-dev
 # All games, timing ratios, and the full learning thresholds.
 test-slow: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -v -m "slow or long"
+
+# Kills a run a hundred times and resumes it.
+stress: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -v -m stress
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m rainbow_tf.benchmark $(ARGS)

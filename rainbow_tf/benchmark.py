@@ -11,6 +11,7 @@ import itertools
 import json
 import resource
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.environments.worlds import make_world
 from rainbow_tf.replay.replay import Replay, replay_bytes
 from rainbow_tf.startup import load_tensorflow
+from rainbow_tf.training.storage import CHECKPOINTS, CheckpointStore
 from rainbow_tf.types import WorldSpec
 
 ATARI_SPEC = WorldSpec((84, 84), np.dtype(np.uint8), 4, 6, ())
@@ -166,6 +168,14 @@ def _full_replay(config: Config, capacity: int) -> tuple[Replay, Callable[[int],
         rng=np.random.default_rng(1),
     )
     frame = np.random.default_rng(1).integers(256, size=(lanes, 84, 84), dtype=np.uint8)
+    add = _adder(config, replay, itertools.repeat(frame))
+    add(capacity // lanes)
+    return replay, add
+
+
+def _adder(config: Config, replay: Replay, frames: Iterator[np.ndarray]) -> Callable[[int], None]:
+    """A function that adds so many steps, in episodes of 500."""
+    lanes = config.num_envs
     nothing, no, yes = np.zeros(lanes), np.zeros(lanes, bool), np.ones(lanes, bool)
     discount = np.full(lanes, config.discount)
     ends = itertools.cycle([*[no] * 499, yes])
@@ -175,7 +185,7 @@ def _full_replay(config: Config, capacity: int) -> tuple[Replay, Callable[[int],
         for _ in range(steps):
             over = next(ends)
             replay.add(
-                frame=frame,
+                frame=next(frames),
                 action_tm1=nothing,
                 reward_t=nothing,
                 discount_t=discount,
@@ -184,8 +194,7 @@ def _full_replay(config: Config, capacity: int) -> tuple[Replay, Callable[[int],
             )
             state["is_first"] = over
 
-    add(capacity // lanes)
-    return replay, add
+    return add
 
 
 def measure_agent(config: Config, repeats: int) -> Iterator[Figure]:
@@ -233,6 +242,87 @@ def measure_minatar(config: Config, repeats: int) -> Iterator[Figure]:
     yield figure("MinAtar, four steps and an update", "ms", cycle * 1e3)
 
 
+def measure_checkpoint(config: Config, repeats: int) -> Iterator[Figure]:
+    """Saving a run whose memory is full, whole and after a period, and restoring it."""
+    from rainbow_tf.training.checkpoint import Checkpointer, restore
+    from rainbow_tf.training.evaluation import Evaluator
+    from rainbow_tf.training.loop import Counters
+    from rainbow_tf.training.metrics import Metrics
+    from rainbow_tf.training.parts import build_parts
+
+    periods: dict[int, np.ndarray] = {}
+    for capacity in (100_000, 1_000_000):
+        with tempfile.TemporaryDirectory() as folder:
+            run = dataclasses.replace(config, replay_capacity=capacity, run_dir=folder)
+            parts = build_parts(run)
+            metrics = Metrics(
+                config=run,
+                network=parts.learner.online,
+                replay=parts.replay,
+                frames=0,
+                say=print,
+            )
+            evaluator = Evaluator(
+                config=run, parts=parts, metrics=metrics, is_stopping=lambda: False, say=print
+            )
+            store = CheckpointStore(Path(folder) / CHECKPOINTS)
+            checkpointer = Checkpointer(
+                config=run,
+                store=store,
+                parts=parts,
+                metrics=metrics,
+                evaluator=evaluator,
+                say=print,
+            )
+            add = _recorded_play(run, parts.replay)
+            numbers = itertools.count(1)
+
+            def save(
+                checkpointer=checkpointer, numbers=numbers, store=store
+            ) -> tuple[float, float]:
+                started = time.perf_counter()
+                checkpointer.save(Counters(next(numbers), 0))
+                seconds = time.perf_counter() - started
+                newest = store.folder / f"{store.numbers()[-1]:06d}"
+                return seconds, sum(path.stat().st_size for path in newest.iterdir()) / 1e6
+
+            add(capacity // run.num_envs)
+            seconds, megabytes = save()
+            yield figure(f"checkpoint, all of {capacity:,} steps", "s", [seconds])
+            yield figure(f"checkpoint, all of {capacity:,} steps", "MB", [megabytes])
+            saves = []
+            for _ in range(max(3, repeats // 10)):
+                add(run.steps(run.checkpoint_period_frames) // run.num_envs)
+                saves.append(save())
+            periods[capacity], sizes = np.array(saves).T
+            name = f"checkpoint, a period's steps of {capacity:,}"
+            yield figure(name, "s", periods[capacity])
+            yield figure(name, "MB", sizes)
+            started = time.perf_counter()
+            newest, _ = store.newest_whole()
+            assert newest is not None
+            restore(parts, store, newest)
+            yield figure(f"restoring {capacity:,} steps", "s", [time.perf_counter() - started])
+            metrics.close()
+            parts.world.close()
+            del parts, checkpointer, add, save
+    ratio = periods[1_000_000] / periods[100_000]
+    yield figure("a period's checkpoint at 1,000,000 against 100,000", "times", ratio)
+
+
+def _recorded_play(config: Config, replay: Replay) -> Callable[[int], None]:
+    """A function that adds steps of a recorded stretch of play, over and over."""
+    world = make_world(config, num_envs=config.num_envs, seed=1, training=True)
+    rng = np.random.default_rng(1)
+    world.reset()
+    frames = [
+        world.step(rng.integers(world.spec.num_actions, size=config.num_envs)).observation[:, -1]
+        for _ in range(2_000)
+    ]
+    world.close()
+    return _adder(config, replay, itertools.cycle(frames))
+
+
 def _learner_and_batch(config: Config, spec: WorldSpec):
     from rainbow_tf.training.parts import make_learner
     from rainbow_tf.training.progress import blank_batch
@@ -268,6 +358,7 @@ SECTIONS: dict[str, Callable[[Config, int], Iterator[Figure]]] = {
     "agent": measure_agent,
     "minatar": measure_minatar,
     "replay": measure_replay,
+    "checkpoint": measure_checkpoint,
 }
 
 

@@ -96,7 +96,7 @@ def kill_and_resume(folder, kills, frames):
     assert reached == sorted(reached), "a checkpoint was lost"
     code, stdout, _ = finish(start(folder, f"--frames={frames}"))
     assert code == 0
-    assert f"Going on from checkpoint {len(reached) and ''}"[:14] in stdout
+    assert "Going on from checkpoint" in stdout
     return reached
 
 
@@ -126,7 +126,7 @@ def test_killed_at_twenty_moments(tmp_path):
     assert_whole_run(folder, 8_000)
 
 
-@pytest.mark.long
+@pytest.mark.stress
 def test_killed_at_many_moments(tmp_path):
     folder = tmp_path / "run"
     kill_and_resume(folder, 100, frames=40_000)
