@@ -4,8 +4,11 @@ import functools
 import itertools
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras import ops
+
+_ABOVE_MINUS_ONE = float(np.nextafter(np.float32(-1), np.float32(0)))  # erfinv(-1) is infinite
 
 
 @keras.saving.register_keras_serializable(package="rainbow_tf")
@@ -64,8 +67,11 @@ class NoisyDense(keras.layers.Layer):
         fan_in = self.kernel.shape[0]
         seed = tf.cast(self.seed_generator.next(), tf.int32)
         # Not keras.random.normal: the algorithm it leaves to TensorFlow to choose is twelve
-        # times slower in compiled code on a CPU.
-        noise = tf.random.stateless_normal((groups, fan_in + self.units), seed, alg="philox")
+        # times slower in compiled code on a CPU, and TensorFlow's own normal twice as slow.
+        uniform = tf.random.stateless_uniform(
+            (groups, fan_in + self.units), seed, _ABOVE_MINUS_ONE, 1.0, alg="philox"
+        )
+        noise = 2**0.5 * tf.math.erfinv(uniform)
         noise = ops.sign(noise) * ops.sqrt(ops.abs(noise))
         noise = ops.cast(noise, self.compute_dtype)
         return noise[:, :fan_in], noise[:, fan_in:]
