@@ -30,6 +30,9 @@ _CHECKPOINT = flags.DEFINE_integer(
 _NOISY = flags.DEFINE_bool(
     "noisy", False, "Keep the noise of the noisy layers: every answer draws its own."
 )
+_TFLITE = flags.DEFINE_bool(
+    "tflite", False, "Add assets.extra/policy.tflite: the default signature for LiteRT."
+)
 
 
 def main(arguments: list[str]) -> None:
@@ -47,6 +50,8 @@ def main(arguments: list[str]) -> None:
         config = read_config(run_dir)
         if _NOISY.value and not config.noisy:
             raise ConfigError("--noisy has nothing to keep: this agent has no noisy layers.")
+        if _NOISY.value and _TFLITE.value:
+            raise ConfigError("--tflite and --noisy exclude each other; LiteRT draws no noise.")
         is_best = _CHECKPOINT.value is None and _SNAPSHOT.value != "latest"
         if is_best and not best_weights(run_dir).is_file():
             raise ConfigError(
@@ -60,6 +65,7 @@ def main(arguments: list[str]) -> None:
             is_best=is_best,
             checkpoint=_CHECKPOINT.value,
             noisy=_NOISY.value,
+            lite=_TFLITE.value,
         )
     except ConfigError as error:
         sys.exit(f"rainbow_tf: {error}")
@@ -95,6 +101,7 @@ def run(
     is_best: bool,
     checkpoint: int | None,
     noisy: bool,
+    lite: bool,
 ) -> "Export":
     """Makes the network, fills it and writes it."""
     # TensorFlow takes seconds to load: flags are checked before it.
@@ -119,6 +126,7 @@ def run(
         training=training,
         output_dir=output_dir,
         noisy=noisy,
+        lite=lite,
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from absl import app
+from absl import app, logging
 
 from rainbow_tf.startup import load_tensorflow
 
@@ -227,13 +227,14 @@ def quiet_tensorflow() -> Iterator[None]:
     """Holds back TensorFlow's notes on every file that it reads and writes."""
     import tensorflow as tf
 
-    logger = tf.get_logger()
-    level = logger.level
+    logger, level, verbosity = tf.get_logger(), tf.get_logger().level, logging.get_verbosity()
     logger.setLevel("ERROR")
+    logging.set_verbosity(logging.ERROR)
     try:
         yield
     finally:
         logger.setLevel(level)
+        logging.set_verbosity(verbosity)
 
 
 def _short(error: Exception) -> str:

@@ -19,6 +19,7 @@ from rainbow_tf.export import screens, warmup
 from rainbow_tf.export.check import check_version, quiet_tensorflow, version_number
 from rainbow_tf.types import WorldSpec
 
+LITE_FILE = Path("assets.extra", "policy.tflite")
 SMALLEST_ALPHA = 1e-3
 
 
@@ -46,6 +47,7 @@ def export_policy(
     training: Training,
     output_dir: Path,
     noisy: bool = False,
+    lite: bool = False,
 ) -> Export:
     """Writes `output_dir`/<next integer>, which appears there only when it is whole and checked."""
     signatures = make_signatures(network, config=config, spec=spec, training=training, noisy=noisy)
@@ -58,6 +60,8 @@ def export_policy(
     try:
         model = aside / "model"  # With rights as usual: those of `aside` are the owner's alone.
         write_model(network, signatures, model)
+        if lite:
+            write_lite(model)
         num_warmup_requests = warmup.write_requests(signatures, model)
         missing = check_version(model, signatures=tuple(signatures))
         if missing:
@@ -82,6 +86,16 @@ def write_model(network: Network, signatures: dict[str, Any], folder: Path) -> N
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     with quiet_tensorflow():
         tf.saved_model.save(module, str(folder), signatures=signatures, options=options)
+
+
+def write_lite(model: Path) -> None:
+    """Adds `serving_default` as a LiteRT model, where TF Serving does not look."""
+    with quiet_tensorflow():
+        content = tf.lite.TFLiteConverter.from_saved_model(
+            str(model), signature_keys=["serving_default"]
+        ).convert()
+    (model / LITE_FILE).parent.mkdir(exist_ok=True)
+    (model / LITE_FILE).write_bytes(content)
 
 
 def _publish(model: Path, output_dir: Path) -> Path:

@@ -25,8 +25,9 @@ def write_requests(signatures: dict[str, Any], model: Path) -> int:
             request.model_spec.name = "policy"
             request.model_spec.signature_name = name
             for spec in inputs:
+                zero = spec.dtype.as_numpy_dtype(0)
                 # One value that stands for all: a batch of screens would take megabytes.
-                tensor = tf.make_tensor_proto(0, spec.dtype, (size, *spec.shape[1:]))
+                tensor = tf.make_tensor_proto(zero, spec.dtype, (size, *spec.shape[1:]))
                 request.inputs[spec.name].CopyFrom(tensor)
             logs.append(
                 prediction_log_pb2.PredictionLog(
