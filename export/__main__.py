@@ -14,25 +14,31 @@ if TYPE_CHECKING:
     from rainbow_tf.agent.networks import Network
     from rainbow_tf.export.saved_model import Export, Training
 
-_RUN_DIR = flags.DEFINE_string("run_dir", None, "Folder of the run to export.")
-_OUTPUT_DIR = flags.DEFINE_string(
-    "output_dir", None, "Folder of the model; the export becomes its next version, 1, 2, ..."
-)
-_SNAPSHOT = flags.DEFINE_enum(
-    "snapshot",
-    None,
-    ["best", "latest"],
-    "best: the weights with the highest evaluation, the default. latest: the newest checkpoint.",
-)
-_CHECKPOINT = flags.DEFINE_integer(
-    "checkpoint", None, "Number of a checkpoint to export instead of the best weights."
-)
-_NOISY = flags.DEFINE_bool(
-    "noisy", False, "Keep the noise of the noisy layers: every answer draws its own."
-)
-_TFLITE = flags.DEFINE_bool(
-    "tflite", False, "Add assets.extra/policy.tflite: the default signature for LiteRT."
-)
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+    """Defines the flags of this command."""
+    flags.DEFINE_string("run_dir", None, "Folder of the run to export.")
+    flags.DEFINE_string(
+        "output_dir", None, "Folder of the model; the export becomes its next version, 1, 2, ..."
+    )
+    flags.DEFINE_enum(
+        "snapshot",
+        None,
+        ["best", "latest"],
+        "best: the weights with the highest evaluation, the default. latest: the newest "
+        "checkpoint.",
+    )
+    flags.DEFINE_integer(
+        "checkpoint", None, "Number of a checkpoint to export instead of the best weights."
+    )
+    flags.DEFINE_bool(
+        "noisy", False, "Keep the noise of the noisy layers: every answer draws its own."
+    )
+    flags.DEFINE_bool(
+        "tflite", False, "Add assets.extra/policy.tflite: the default signature for LiteRT."
+    )
 
 
 def main(arguments: list[str]) -> None:
@@ -40,19 +46,19 @@ def main(arguments: list[str]) -> None:
     try:
         if len(arguments) > 1:
             raise ConfigError(f"'{arguments[1]}' is not a flag; give --run_dir and --output_dir.")
-        if _RUN_DIR.value is None or _OUTPUT_DIR.value is None:
+        if FLAGS.run_dir is None or FLAGS.output_dir is None:
             raise ConfigError("Give --run_dir, the run to export, and --output_dir, where to.")
-        if _CHECKPOINT.value is not None and _SNAPSHOT.value == "best":
+        if FLAGS.checkpoint is not None and FLAGS.snapshot == "best":
             raise ConfigError(
                 "--checkpoint and --snapshot=best exclude each other; give one of them."
             )
-        run_dir = Path(_RUN_DIR.value)
+        run_dir = Path(FLAGS.run_dir)
         config = read_config(run_dir)
-        if _NOISY.value and not config.noisy:
+        if FLAGS.noisy and not config.noisy:
             raise ConfigError("--noisy has nothing to keep: this agent has no noisy layers.")
-        if _NOISY.value and _TFLITE.value:
+        if FLAGS.noisy and FLAGS.tflite:
             raise ConfigError("--tflite and --noisy exclude each other; LiteRT draws no noise.")
-        is_best = _CHECKPOINT.value is None and _SNAPSHOT.value != "latest"
+        is_best = FLAGS.checkpoint is None and FLAGS.snapshot != "latest"
         if is_best and not best_weights(run_dir).is_file():
             raise ConfigError(
                 f"{best_weights(run_dir)} is missing: the run was never evaluated; give "
@@ -61,14 +67,16 @@ def main(arguments: list[str]) -> None:
         export = run(
             config,
             run_dir,
-            Path(_OUTPUT_DIR.value),
+            Path(FLAGS.output_dir),
             is_best=is_best,
-            checkpoint=_CHECKPOINT.value,
-            noisy=_NOISY.value,
-            lite=_TFLITE.value,
+            checkpoint=FLAGS.checkpoint,
+            noisy=FLAGS.noisy,
+            lite=FLAGS.tflite,
         )
     except ConfigError as error:
         sys.exit(f"rainbow_tf: {error}")
+    except KeyboardInterrupt:
+        sys.exit("rainbow_tf: interrupted; nothing was written.")
     print(f"Wrote {export.folder} with the signatures {', '.join(export.signatures)}.")
     if export.num_warmup_requests == 0:
         print("Warm-up requests were left out; for them, pip install 'rainbow_tf[serving]'.")
@@ -152,4 +160,5 @@ def load_best(network: "Network", run_dir: Path) -> "Training":
 
 
 if __name__ == "__main__":
+    define_flags()
     app.run(main)

@@ -2,15 +2,15 @@
 
 import contextlib
 import importlib.util
+import json
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from absl import app, logging
-
-from rainbow_tf.startup import load_tensorflow
 
 WARMUP_FILE = Path("assets.extra", "tf_serving_warmup_requests")
 
@@ -19,10 +19,18 @@ _TRAINING_NAMES = re.compile(
     r"(^|/)(target|optimizer|adam|sgd|rmsprop)(_\d+)?(/|$)|_(momentum|velocity)$", re.IGNORECASE
 )
 _ABSOLUTE_PATH = re.compile(
-    r"""(?:^|[\s"'=:,;(\[])(/[\w.~-]+(?:/[\w.~-]+)+)|\b([A-Za-z]:\\\w[^\s"']*)|(file:/\S+)"""
+    r"""(?:^|[\s"'=:,;(\[])(/[\w.~-]+/[\w./~-]+)|^(/\w+)$|\b([A-Za-z]:\\\w[^\s"']*)|(file:/\S+)"""
 )
 _MOST_WARMUP_REQUESTS = 1000  # more, and TF Serving refuses the model
 _AGAIN = "export or copy it again"
+_LONGEST_CHECK_SECONDS = 300
+_CHECK_APART = """
+import json, pathlib, sys
+from rainbow_tf.export import check
+from rainbow_tf.startup import load_tensorflow
+load_tensorflow()
+print(json.dumps(check.check_version(pathlib.Path(sys.argv[1]))))
+"""
 
 
 def main(arguments: list[str]) -> None:
@@ -33,10 +41,8 @@ def main(arguments: list[str]) -> None:
         )
     folder = Path(arguments[1])
     versions, problems = find_versions(folder)
-    if versions:
-        load_tensorflow()
-        for version in versions:
-            problems += [f"{version}: {problem}" for problem in check_version(version)]
+    for version in versions:
+        problems += [f"{version}: {problem}" for problem in check_apart(version)]
     for path in leftovers(folder):
         print(f"Note: {path} was left by an export that was interrupted; delete it.")
     if problems:
@@ -58,23 +64,38 @@ def find_versions(folder: Path) -> tuple[list[Path], list[str]]:
     except OSError as error:
         return [], [f"{folder} cannot be read ({error.strerror})."]
     is_version = version_number(folder.resolve().name) is not None
-    if "saved_model.pb" in names or (is_version and not any(map(version_number, names))):
+    numbers = {name: number for name in names if (number := version_number(name)) is not None}
+    if "saved_model.pb" in names or (is_version and not numbers):
         if is_version:
             return [folder], []
         return [], [
             f"{folder} holds a model itself, but TF Serving looks for models in folders named by "
             f"an integer; move it to {folder / '1'}."
         ]
-    numbered = {name: number for name in names if (number := version_number(name)) is not None}
-    versions = [folder / name for name in sorted(numbered, key=lambda name: numbered[name])]
-    if not versions:
+    if not numbers:
         return [], [f"{folder} holds no version: no folder in it is named by an integer, as in 1."]
-    return versions, []
+    return [folder / name for name in sorted(numbers, key=lambda name: numbers[name])], []
 
 
 def leftovers(folder: Path) -> list[Path]:
     """What an interrupted export left behind; TF Serving does not look at it."""
     return sorted(folder.glob(".export_*")) if folder.is_dir() else []
+
+
+def check_apart(folder: Path) -> list[str]:
+    """`check_version` in a process of its own: a damaged graph can hang or crash TensorFlow."""
+    try:
+        result = subprocess.run(
+            [sys.executable, "-c", _CHECK_APART, str(folder)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_LONGEST_CHECK_SECONDS,
+        )
+        return json.loads(result.stdout)
+    except subprocess.TimeoutExpired:
+        return [f"TensorFlow did not load it in {_LONGEST_CHECK_SECONDS} seconds; {_AGAIN}."]
+    except ValueError:
+        return [f"it makes TensorFlow crash; {_AGAIN}."]
 
 
 def check_version(folder: Path, signatures: tuple[str, ...] = ()) -> list[str]:
@@ -93,10 +114,9 @@ def check_version(folder: Path, signatures: tuple[str, ...] = ()) -> list[str]:
         return [f"saved_model.pb cannot be read ({error.strerror})."]
     except DecodeError:
         return [f"saved_model.pb is damaged or cut short; {_AGAIN}."]
-    graphs = [graph for graph in model.meta_graphs if "serve" in graph.meta_info_def.tags]
+    graphs = [graph for graph in model.meta_graphs if list(graph.meta_info_def.tags) == ["serve"]]
     if len(graphs) != 1:
-        tags = ", ".join(tag for graph in model.meta_graphs for tag in graph.meta_info_def.tags)
-        return [f"it has {len(graphs)} graphs with the tag 'serve' and not one (tags: {tags})."]
+        return [f"it has {len(graphs)} graphs with the tag 'serve' alone, and must have one."]
     problems = [
         *_signature_problems(graphs[0], signatures),
         *_operation_problems(graphs[0]),
@@ -137,7 +157,7 @@ def _operation_problems(graph: Any) -> Iterator[str]:
         if name in _PYTHON_OPS:
             yield f"it calls Python ({name}), which a server has not."
         elif not hasattr(tf.raw_ops, name):
-            yield f"it needs the operation {name}, which is not part of TensorFlow."
+            yield f"it needs the operation {_printable(name)}, which is not part of TensorFlow."
     compiled = [*graph.graph_def.library.function, *_nodes(graph)]
     if any(item.attr["_XlaMustCompile"].b for item in compiled if "_XlaMustCompile" in item.attr):
         yield "it must be compiled with XLA, which a server may not have."
@@ -162,7 +182,7 @@ def _variable_problems(graph: Any, folder: Path) -> Iterator[str]:
     names = {node.attr["shared_name"].s.decode("utf-8", errors="replace") for node in nodes}
     for name in sorted(names):
         if _TRAINING_NAMES.search(name):
-            yield f"it holds {name}, which only training needs."
+            yield f"it holds {_printable(name)}, which only training needs."
     if not nodes:
         return
     prefix = folder / "variables" / "variables"
@@ -239,8 +259,12 @@ def quiet_tensorflow() -> Iterator[None]:
 
 def _short(error: Exception) -> str:
     """The first line of what TensorFlow says, which may go on for pages."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:200].rstrip(".")
+    text = re.sub(r"\{\{.*?\}\} ?", "", str(error)).strip() or type(error).__name__
+    return _printable(text.splitlines()[0][:200].rstrip("."))
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 if __name__ == "__main__":

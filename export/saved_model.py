@@ -142,14 +142,14 @@ def make_signatures(
         return answers
 
     def serving_default(observations: tf.Tensor) -> dict[str, tf.Tensor]:
-        return answer(to_stacks(observations, spec))
+        return answer(to_stacks(not_empty(observations), spec))
 
     def from_frames(frames: tf.Tensor) -> dict[str, tf.Tensor]:
-        return answer(screens.to_frames(frames))
+        return answer(screens.to_frames(not_empty(frames)))
 
     def risk(observations: tf.Tensor, alpha: tf.Tensor) -> dict[str, tf.Tensor]:
         assert support is not None
-        outputs = outputs_of(to_stacks(observations, spec))
+        outputs = outputs_of(to_stacks(not_empty(observations), spec))
         values = cvar(support, outputs, alpha)
         actions = tf.argmax(values, axis=1, output_type=tf.int32)
         return {
@@ -197,6 +197,13 @@ def to_stacks(observations: tf.Tensor, spec: WorldSpec) -> tf.Tensor:
     height, width, *channels = spec.frame_shape
     frames = tf.reshape(observations, (-1, height, width, spec.frame_stack, *channels))
     return tf.transpose(frames, (0, 3, 1, 2, 4) if channels else (0, 3, 1, 2))
+
+
+def not_empty(batch: tf.Tensor) -> tf.Tensor:
+    """The batch; TensorFlow's own error for an empty one of images speaks of filter depths."""
+    has_examples = tf.debugging.Assert(tf.shape(batch)[0] > 0, ["The batch is empty."])
+    with tf.control_dependencies([has_examples]):
+        return tf.identity(batch)
 
 
 def cvar(support: np.ndarray, logits: tf.Tensor, alpha: tf.Tensor) -> tf.Tensor:
