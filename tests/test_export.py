@@ -657,8 +657,25 @@ def test_a_checkpoint_is_exported(cartpole, run_dir, tmp_path, monkeypatch, numb
     assert np.isnan(facts["score"])
 
 
-def damage(path, content=b"damaged"):
-    path.write_bytes(content)
+@pytest.mark.parametrize("name", ["online.weights.h5", "score.json"])
+def test_a_damaged_snapshot_is_one_sentence(run_dir, name):
+    (run_dir / "best" / name).write_bytes(b"damaged")
+    network, _, _ = make_agent(CARTPOLE)
+    with pytest.raises(ConfigError, match=name):
+        command.load_best(network, run_dir)
+
+
+def test_weights_of_another_network_are_one_sentence(run_dir):
+    network, _, _ = make_agent(CONFIGS["cartpole_no_dueling"])
+    with pytest.raises(ConfigError, match=r"online\.weights\.h5.*--snapshot=latest"):
+        command.load_best(network, run_dir)
+
+
+def test_an_output_that_cannot_be_written_is_one_sentence(cartpole, tmp_path):
+    network, settings = cartpole
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="--output_dir"):
+        export_policy(network, output_dir=tmp_path / "file" / "models", **settings)
 
 
 @pytest.mark.parametrize(
@@ -684,7 +701,7 @@ def damage(path, content=b"damaged"):
             ["--noisy", "no noisy layers"],
         ),
         (
-            lambda run: damage(run / "config.json"),
+            lambda run: (run / "config.json").write_text("damaged"),
             ["--run_dir={run}", "--output_dir={out}"],
             ["config.json"],
         ),
@@ -692,21 +709,6 @@ def damage(path, content=b"damaged"):
             lambda run: (run / "best" / "online.weights.h5").unlink(),
             ["--run_dir={run}", "--output_dir={out}"],
             ["online.weights.h5", "--snapshot=latest"],
-        ),
-        (
-            lambda run: damage(run / "best" / "online.weights.h5"),
-            ["--run_dir={run}", "--output_dir={out}"],
-            ["online.weights.h5", "--snapshot=latest"],
-        ),
-        (
-            lambda run: damage(run / "best" / "score.json"),
-            ["--run_dir={run}", "--output_dir={out}"],
-            ["score.json"],
-        ),
-        (
-            None,
-            ["--run_dir={run}", "--output_dir={run}/config.json/models"],
-            ["--output_dir"],
         ),
     ],
 )
