@@ -666,7 +666,7 @@ def test_a_damaged_snapshot_is_one_sentence(run_dir, name):
 
 
 def test_weights_of_another_network_are_one_sentence(run_dir):
-    network, _, _ = make_agent(CONFIGS["cartpole_no_dueling"])
+    network, _, _ = make_agent(dataclasses.replace(CARTPOLE, num_atoms=21))
     with pytest.raises(ConfigError, match=r"online\.weights\.h5.*--snapshot=latest"):
         command.load_best(network, run_dir)
 
