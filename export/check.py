@@ -259,7 +259,7 @@ def quiet_tensorflow() -> Iterator[None]:
 
 def _short(error: Exception) -> str:
     """The first line of what TensorFlow says, which may go on for pages."""
-    text = re.sub(r"\{\{.*?\}\} ?", "", str(error)).strip() or type(error).__name__
+    text = re.sub(r"\{\{.*?\}\} ?", "", str(error)[:2000]).strip() or type(error).__name__
     return _printable(text.splitlines()[0][:200].rstrip("."))
 
 

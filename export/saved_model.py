@@ -63,14 +63,14 @@ def export_policy(
         if lite:
             write_lite(model)
         num_warmup_requests = warmup.write_requests(signatures, model)
-        missing = check_version(model, signatures=tuple(signatures))
-        if missing:
+        problems = check_version(model, signatures=tuple(signatures))
+        if problems:
             raise ConfigError(
                 f"The export to {output_dir} was refused and nothing was written: "
-                + " ".join(missing)
+                + " ".join(problems)
             )
         folder = _publish(model, output_dir)
-    except OSError as error:
+    except (OSError, tf.errors.OpError) as error:  # A full disk is either.
         raise _unwritable(output_dir, error) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
@@ -112,10 +112,9 @@ def _publish(model: Path, output_dir: Path) -> Path:
             return folder
 
 
-def _unwritable(output_dir: Path, error: OSError) -> ConfigError:
-    return ConfigError(
-        f"--output_dir={output_dir} cannot be written ({error.strerror}); give another one."
-    )
+def _unwritable(output_dir: Path, error: Exception) -> ConfigError:
+    reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
+    return ConfigError(f"The model folder {output_dir} cannot be written ({reason}); give another.")
 
 
 def make_signatures(

@@ -674,8 +674,19 @@ def test_weights_of_another_network_are_one_sentence(run_dir):
 def test_an_output_that_cannot_be_written_is_one_sentence(cartpole, tmp_path):
     network, settings = cartpole
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="--output_dir"):
+    with pytest.raises(ConfigError, match="file/models cannot be written"):
         export_policy(network, output_dir=tmp_path / "file" / "models", **settings)
+
+
+def test_a_full_disk_is_one_sentence(cartpole, tmp_path, monkeypatch):
+    def full(*arguments):
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+    network, settings = cartpole
+    monkeypatch.setattr(saved_model, "write_model", full)
+    with pytest.raises(ConfigError, match="No space left"):
+        export_policy(network, output_dir=tmp_path, **settings)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
