@@ -53,8 +53,8 @@ def flip(path):
     path.write_bytes(content)
 
 
-def rename_operation(graph):
-    next(node for node in graph.graph_def.library.function[0].node_def).op = "MyOwnOp"
+def rename_operation(graph, name="MyOwnOp"):
+    graph.graph_def.library.function[0].node_def[0].op = name
 
 
 def add_python(graph):
@@ -111,6 +111,10 @@ BROKEN = {
     "a lost tensor": (lambda f: rewrite(f, lose_a_tensor), "cannot be loaded"),
     "python": (lambda f: rewrite(f, add_python), "calls Python (PyFunc)"),
     "unknown operation": (lambda f: rewrite(f, rename_operation), "operation MyOwnOp"),
+    "unprintable operation": (
+        lambda f: rewrite(f, lambda g: rename_operation(g, "My\aOwn\nOp")),
+        "operation My?Own?Op",
+    ),
     "absolute path": (lambda f: rewrite(f, add_path), "absolute path /home/me/x.txt"),
     "warm-up flipped": (lambda f: flip(f / "1" / WARMUP), "tf_serving_warmup_requests is damaged"),
     "too many requests": (add_requests, "1001 requests"),
