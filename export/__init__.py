@@ -1,1 +1,1 @@
-"""Export of trained policies as SavedModels: to come."""
+"""Export of trained policies as SavedModels that TF Serving loads."""

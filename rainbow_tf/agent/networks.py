@@ -1,5 +1,7 @@
 """Networks: what is observed -> logits of the returns (or values) of every action."""
 
+import math
+
 import keras
 import numpy as np
 from keras import ops
@@ -77,10 +79,12 @@ class Network(keras.Model):
             if len(inputs.shape) == 4:
                 inputs = inputs[..., None]  # grey frames have one channel
             inputs = ops.transpose(inputs, (0, 2, 3, 1, 4))  # [B, H, W, S, C]
-            inputs = ops.reshape(inputs, (*ops.shape(inputs)[:3], -1))
+            # All but the batch is given: Keras needs XLA for channels that it does not know.
+            _, height, width, stack, channels = inputs.shape
+            inputs = ops.reshape(inputs, (-1, height, width, stack * channels))
         for layer in self.convolutions:
             inputs = layer(inputs)
-        return ops.reshape(inputs, (ops.shape(inputs)[0], -1))
+        return ops.reshape(inputs, (-1, math.prod(inputs.shape[1:])))
 
     def noise_scales(self) -> dict[str, float]:
         """Mean absolute sigma of every noisy layer, by its path."""
