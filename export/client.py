@@ -18,6 +18,7 @@ import numpy as np
 from rainbow_tf.config import ConfigError
 
 DEFAULT_SIGNATURE = "serving_default"
+_PRIVATE = "__"  # TensorFlow's own signatures, whose tensors may have no type
 _FIRST_WAIT_SECONDS = 0.1
 _LONGEST_WAIT_SECONDS = 5.0
 
@@ -124,6 +125,7 @@ class GrpcPolicy(Policy):
         return {
             name: Signature(_proto_specs(signature.inputs), _proto_specs(signature.outputs))
             for name, signature in signatures.signature_def.items()
+            if not name.startswith(_PRIVATE)
         }
 
     def _run(self, inputs: Mapping[str, np.ndarray], signature: str) -> dict[str, np.ndarray]:
@@ -184,6 +186,7 @@ class RestPolicy(Policy):
                     _json_specs(signature.get("outputs", {})),
                 )
                 for name, signature in signatures.items()
+                if not name.startswith(_PRIVATE)
             }
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise _no_serving(self._server, "its metadata has another form") from error
@@ -369,7 +372,7 @@ def _tensor_specs(tensors: Mapping[str, Any]) -> dict[str, TensorSpec]:
 
 
 def _tensor_spec(dtype: Any, shape: Any) -> TensorSpec:
-    return TensorSpec(np.dtype(dtype.as_numpy_dtype), tuple(shape))
+    return TensorSpec(np.dtype(dtype.as_numpy_dtype), () if shape.rank is None else tuple(shape))
 
 
 def _json_specs(tensors: Mapping[str, Any]) -> dict[str, TensorSpec]:

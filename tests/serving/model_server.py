@@ -1,0 +1,285 @@
+"""A stand-in for tensorflow_model_server: its gRPC and REST interfaces, its error codes.
+
+The graph runs through the v1 session loader, as TensorFlow Serving's own loader runs it: with no
+Python of ours.
+"""
+
+import http.server
+import json
+import re
+import threading
+from concurrent import futures
+
+import grpc
+import numpy as np
+import tensorflow as tf
+from google.protobuf.json_format import MessageToDict
+from tensorflow_serving.apis import (
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    model_service_pb2_grpc,
+    predict_pb2,
+    prediction_service_pb2_grpc,
+)
+
+CODES = grpc.StatusCode
+HTTP = {CODES.INVALID_ARGUMENT: 400, CODES.NOT_FOUND: 404, CODES.UNAVAILABLE: 503}
+LARGEST_BATCH = 1024
+
+
+class StatusError(Exception):
+    def __init__(self, code, message):
+        super().__init__(message)
+        self.code = code
+
+
+class Servable:
+    """One version of a model."""
+
+    def __init__(self, folder, *, batching):
+        self._session = tf.compat.v1.Session(graph=tf.Graph())
+        with self._session.graph.as_default():
+            loaded = tf.compat.v1.saved_model.load(self._session, ["serve"], str(folder))
+        self.signatures = dict(loaded.signature_def)
+        self._batching = batching
+
+    def signature(self, name, code):
+        name = name or "serving_default"
+        if name not in self.signatures:
+            raise StatusError(code, f'Serving signature key "{name}" not found.')
+        return self.signatures[name]
+
+    def run(self, signature_name, inputs):
+        signature = self.signature(signature_name, CODES.FAILED_PRECONDITION)
+        extra = inputs.keys() - signature.inputs.keys()
+        missing = signature.inputs.keys() - inputs.keys()
+        if extra or missing:
+            raise invalid(f"Sent extra: {extra}. Missing but required: {missing}.")
+        if self._batching and not inputs:
+            raise invalid("Batching session Run() must have at least one input tensor")
+        feeds = {
+            info.name: feed(inputs[name], name, info) for name, info in signature.inputs.items()
+        }
+        if self._batching and len({len(value) for value in feeds.values()}) > 1:
+            raise invalid("Batching session Run() input tensors must have equal 0th-dimension size")
+        fetches = {name: info.name for name, info in signature.outputs.items()}
+        try:
+            return self._session.run(fetches, feeds)
+        except (tf.errors.OpError, ValueError) as error:
+            raise invalid(str(error)) from error
+
+
+def invalid(message):
+    return StatusError(CODES.INVALID_ARGUMENT, message)
+
+
+def feed(proto, name, info):
+    """The array of a tensor proto; looked at before it is unpacked, for a shape may lie."""
+    if proto.dtype != info.dtype:
+        raise invalid(f"Expects {name} to be type {info.dtype} but {proto.dtype} is provided")
+    sizes = [dim.size for dim in proto.tensor_shape.dim]
+    wanted = [dim.size for dim in info.tensor_shape.dim]
+    fits = len(sizes) == len(wanted) and all(
+        size == want or (want < 0 <= size <= LARGEST_BATCH)
+        for size, want in zip(sizes, wanted, strict=True)
+    )
+    if not fits or proto.tensor_shape.unknown_rank:
+        raise invalid(f"Tensor {name} has shape {sizes}, expected {wanted}")
+    try:
+        return tf.make_ndarray(proto)
+    except (TypeError, ValueError) as error:
+        raise invalid(f"Could not parse tensor {name}: {error}") from error
+
+
+class ModelServer(
+    prediction_service_pb2_grpc.PredictionServiceServicer,
+    model_service_pb2_grpc.ModelServiceServicer,
+):
+    """Serves folders of versions by name; `faults` are raised first, one for each request."""
+
+    def __init__(self, models, *, batching=False):
+        self._servables = {
+            name: {
+                int(version.name): Servable(version, batching=batching)
+                for version in folder.iterdir()
+            }
+            for name, folder in models.items()
+        }
+        self.faults = []
+        self.requests = 0
+        self._grpc = grpc.server(
+            futures.ThreadPoolExecutor(4), options=[("grpc.max_receive_message_length", -1)]
+        )
+        prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(self, self._grpc)
+        model_service_pb2_grpc.add_ModelServiceServicer_to_server(self, self._grpc)
+        self.address = f"localhost:{self._grpc.add_insecure_port('localhost:0')}"
+        self._grpc.start()
+        handler = type("Handler", (_RestHandler,), {"server_of_models": self})
+        self._http = http.server.ThreadingHTTPServer(("localhost", 0), handler)
+        self.url = f"http://localhost:{self._http.server_port}"
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,))
+        self._thread.start()
+
+    def stop(self):
+        self._grpc.stop(grace=None).wait()
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+    def find(self, spec):
+        versions = self._servables.get(spec.name, {})
+        version = spec.version.value if spec.HasField("version") else max(versions, default=None)
+        if version not in versions:
+            wanted = f"Specific({spec.name}, {version})" if version else f"Latest({spec.name})"
+            raise StatusError(CODES.NOT_FOUND, f"Servable not found for request: {wanted}")
+        return version, versions[version]
+
+    def predict(self, request):
+        self.requests += 1
+        if self.faults:
+            fault = self.faults.pop(0)
+            if callable(fault):
+                fault()
+            else:
+                raise fault
+        version, servable = self.find(request.model_spec)
+        outputs = servable.run(request.model_spec.signature_name, request.inputs)
+        response = predict_pb2.PredictResponse()
+        response.model_spec.CopyFrom(request.model_spec)
+        response.model_spec.version.value = version
+        for name, value in outputs.items():
+            response.outputs[name].CopyFrom(tf.make_tensor_proto(value))
+        return response
+
+    def metadata(self, request):
+        if list(request.metadata_field) != ["signature_def"]:
+            raise invalid("Metadata field must be signature_def")
+        version, servable = self.find(request.model_spec)
+        response = get_model_metadata_pb2.GetModelMetadataResponse()
+        response.model_spec.CopyFrom(request.model_spec)
+        response.model_spec.version.value = version
+        signatures = get_model_metadata_pb2.SignatureDefMap()
+        for name, signature in servable.signatures.items():
+            signatures.signature_def[name].CopyFrom(signature)
+        response.metadata["signature_def"].Pack(signatures)
+        return response
+
+    def status(self, request):
+        self.find(request.model_spec)
+        response = get_model_status_pb2.GetModelStatusResponse()
+        for version in self._servables[request.model_spec.name]:
+            response.model_version_status.add(
+                version=version, state=get_model_status_pb2.ModelVersionStatus.AVAILABLE
+            )
+        return response
+
+    def Predict(self, request, context):  # noqa: N802
+        return answer(self.predict, request, context)
+
+    def GetModelMetadata(self, request, context):  # noqa: N802
+        return answer(self.metadata, request, context)
+
+    def GetModelStatus(self, request, context):  # noqa: N802
+        return answer(self.status, request, context)
+
+
+def answer(method, request, context):
+    try:
+        return method(request)
+    except StatusError as error:
+        context.abort(error.code, str(error))
+
+
+class _RestHandler(http.server.BaseHTTPRequestHandler):
+    server_of_models: ModelServer
+
+    def do_GET(self):  # noqa: N802
+        self._answer(self._get)
+
+    def do_POST(self):  # noqa: N802
+        self._answer(self._post)
+
+    def log_message(self, *arguments):
+        pass
+
+    def _answer(self, method):
+        try:
+            code, body = 200, method()
+        except StatusError as error:
+            code, body = HTTP.get(error.code, 500), {"error": str(error)}
+        data = json.dumps(body).encode()
+        try:
+            self.send_response(code)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+        except OSError:
+            pass  # the client has left
+
+    def _match(self, ending):
+        match = re.fullmatch(r"/v1/models/([^/:]+)(?:/versions/(\d{1,9}))?" + ending, self.path)
+        if match is None:
+            raise StatusError(CODES.NOT_FOUND, f"Malformed request: {self.command} {self.path}")
+        return match
+
+    def _spec(self, request, match):
+        request.model_spec.name = match[1]
+        if match[2] is not None:
+            request.model_spec.version.value = int(match[2])
+        return request
+
+    def _get(self):
+        if self.path.endswith("/metadata"):
+            request = get_model_metadata_pb2.GetModelMetadataRequest(
+                metadata_field=["signature_def"]
+            )
+            request = self._spec(request, self._match("/metadata"))
+            response = self.server_of_models.metadata(request)
+            signatures = get_model_metadata_pb2.SignatureDefMap()
+            response.metadata["signature_def"].Unpack(signatures)
+            signature_def = MessageToDict(signatures, preserving_proto_field_name=True)
+            return {"metadata": {"signature_def": signature_def}}
+        request = get_model_status_pb2.GetModelStatusRequest()
+        response = self.server_of_models.status(self._spec(request, self._match("")))
+        return MessageToDict(response, preserving_proto_field_name=True)
+
+    def _post(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        match = self._match(":predict")
+        try:
+            document = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise invalid(f"JSON Parse error: {error}") from error
+        if not isinstance(document, dict) or not isinstance(document.get("inputs"), dict):
+            raise invalid("Missing 'inputs' or 'instances' key")
+        name = document.get("signature_name", "")
+        if not isinstance(name, str):
+            raise invalid("'signature_name' key must be a string value.")
+        request = self._spec(predict_pb2.PredictRequest(), match)
+        request.model_spec.signature_name = name
+        _, servable = self.server_of_models.find(request.model_spec)
+        signature = servable.signature(name, CODES.INVALID_ARGUMENT)
+        if not signature.inputs:
+            raise invalid(f"Failed to get input map for signature: {name}")
+        for key, info in signature.inputs.items():
+            if key not in document["inputs"]:
+                raise invalid(f"Missing named input: {key} in 'inputs' object.")
+            request.inputs[key].CopyFrom(_from_json(document["inputs"][key], info))
+        response = self.server_of_models.predict(request)
+        outputs = {key: tf.make_ndarray(value) for key, value in response.outputs.items()}
+        return {"outputs": {key: value.tolist() for key, value in outputs.items()}}
+
+
+def _from_json(value, info):
+    dtype = tf.dtypes.as_dtype(info.dtype)
+    try:
+        array = np.array(value)
+        if array.size and array.dtype.kind not in {"f": "fiu", "u": "iu", "b": "b"}.get(
+            dtype.as_numpy_dtype(0).dtype.kind, "iu"
+        ):
+            raise invalid(f"JSON Value: {value!r:.80} is not of expected type: {dtype.name}")
+        with np.errstate(over="raise"):
+            return tf.make_tensor_proto(value, dtype)
+    except (TypeError, ValueError, OverflowError, FloatingPointError) as error:
+        raise invalid(f"JSON Value: {value!r:.80}: {error}") from error
