@@ -103,7 +103,6 @@ def play(
             output = world.step(player.act(output.observation))
             score += float(output.reward[0])
             length += 1
-        watch(score)
         yield Episode(score, length)
         output = world.step(np.zeros(1, np.int32))  # a restart, whatever the action
 

@@ -62,19 +62,24 @@ class StandIn(tf.Module):
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory):
-    """Folders of versions by name: a CartPole that balances, a Q*bert, a MinAtar."""
+    """Folders of versions by name: CartPoles that balance and wobble, a Q*bert, a MinAtar."""
     folder = tmp_path_factory.mktemp("models")
-    # Towards the side to which the pole falls; the first version always goes left.
-    balance = np.zeros((4, 2), np.float32)
+    # Towards the side to which the pole leans and falls; by its lean alone, it soon falls.
+    balance, wobble = np.zeros((2, 4, 2), np.float32)
     balance[2:, 1] = 1.0
-    for version, weights in ((1, 0 * balance), (2, balance)):
+    wobble[2, 1] = 1.0
+    for path, weights in (
+        ("cartpole_v1/9", wobble),
+        ("cartpole_v1/10", balance),
+        ("wobbly/1", wobble),
+    ):
         StandIn(
             game="CartPole-v1",
             observations=np.zeros(4, np.float32),
             weights=weights,
             preprocessing={"frame_stack": 1},
             actions=["0", "1"],
-        ).save(folder / "cartpole_v1" / str(version))
+        ).save(folder / path)
     rng = np.random.default_rng(1)
     StandIn(
         game="qbert",

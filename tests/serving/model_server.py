@@ -97,7 +97,7 @@ class ModelServer(
 ):
     """Serves folders of versions by name; `faults` are raised first, one for each request."""
 
-    def __init__(self, models, *, batching=False):
+    def __init__(self, models, *, batching=False, port=0):
         self._servables = {
             name: {
                 int(version.name): Servable(version, batching=batching)
@@ -112,7 +112,7 @@ class ModelServer(
         )
         prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(self, self._grpc)
         model_service_pb2_grpc.add_ModelServiceServicer_to_server(self, self._grpc)
-        self.address = f"localhost:{self._grpc.add_insecure_port('localhost:0')}"
+        self.address = f"localhost:{self._grpc.add_insecure_port(f'localhost:{port}')}"
         self._grpc.start()
         handler = type("Handler", (_RestHandler,), {"server_of_models": self})
         self._http = http.server.ThreadingHTTPServer(("localhost", 0), handler)
