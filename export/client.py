@@ -2,7 +2,6 @@
 
 import abc
 import http.client
-import itertools
 import json
 import random
 import time
@@ -27,7 +26,7 @@ class ServingError(ConfigError):
     """A policy that gave no answer; its message says why and the way out."""
 
 
-class _Unavailable(ServingError):
+class _UnavailableError(ServingError):
     """No answer this time; the same request may get one later."""
 
 
@@ -245,7 +244,7 @@ class SavedModelPolicy(Policy):
     """A SavedModel in this process: a version's folder, or the newest one in a folder of them."""
 
     def __init__(self, folder: str | Path):
-        path = _newest_version(Path(folder))
+        path = newest_version(Path(folder))
         super().__init__(f"The model in {path}")
         import tensorflow as tf
 
@@ -304,19 +303,20 @@ def _check_inputs(signature: Signature, inputs: Mapping[str, np.ndarray], name: 
 
 def _retried(call: Callable[[], Any], retries: int) -> Any:
     """Calls again while nobody answers, after waits that double, each shortened at random."""
-    for attempt in itertools.count():
+    for attempt in range(retries):
         try:
             return call()
-        except _Unavailable:
-            if attempt >= retries:
-                raise
-        wait = min(_FIRST_WAIT_SECONDS * 2**attempt, _LONGEST_WAIT_SECONDS)
-        # Jitter: clients that lost one server do not come back all at once.
-        time.sleep(wait * random.uniform(0.5, 1.0))
+        except _UnavailableError:
+            wait = min(_FIRST_WAIT_SECONDS * 2**attempt, _LONGEST_WAIT_SECONDS)
+            # Jitter: clients that lost one server do not come back all at once.
+            time.sleep(wait * random.uniform(0.5, 1.0))
+    return call()
 
 
 def _no_server(server: str, details: str) -> ServingError:
-    return _Unavailable(f"No server answers at {server} ({details}); start one or correct --server.")
+    return _UnavailableError(
+        f"No server answers at {server} ({details}); start one or correct --server."
+    )
 
 
 def _too_late(server: str, timeout: float) -> ServingError:
@@ -346,7 +346,8 @@ def _failed(name: str, details: str) -> ServingError:
     return ServingError(f"{name} failed ({details}); the server's log says more.")
 
 
-def _newest_version(folder: Path) -> Path:
+def newest_version(folder: Path) -> Path:
+    """The folder itself if it holds a SavedModel, else the one with the highest number in it."""
     if (folder / "saved_model.pb").exists():
         return folder
     versions = [path.parent for path in folder.glob("*/saved_model.pb")]

@@ -25,6 +25,7 @@ from rainbow_tf.export.client import (
     SavedModelPolicy,
     ServingError,
     TensorSpec,
+    newest_version,
 )
 from rainbow_tf.games import GAMES
 from rainbow_tf.startup import load_tensorflow
@@ -144,7 +145,7 @@ class Video:
 
 
 def _needs_video_extra(path: str) -> ConfigError:
-    return ConfigError(f"--video={path} needs imageio; pip install \"rainbow_tf[video]\".")
+    return ConfigError(f'--video={path} needs imageio; pip install "rainbow_tf[video]".')
 
 
 def main(arguments: list[str]) -> None:
@@ -161,7 +162,7 @@ def main(arguments: list[str]) -> None:
 
 def run(values: flags.FlagValues) -> None:
     """Finds the policy and its world, plays, and prints scores and latencies."""
-    given = {name: values[name].value for name in _SETTINGS if values[name].present}
+    given: dict[str, Any] = {name: values[name].value for name in _SETTINGS if values[name].present}
     if "game" in given or "environment" in given:
         Config(**given)  # refused before TensorFlow is loaded
     policy = _find_policy(values, given)
@@ -220,8 +221,9 @@ def _find_policy(values: flags.FlagValues, given: dict[str, Any]) -> Policy:
             "of an exported model."
         )
     if model_dir is not None:
+        version = newest_version(Path(model_dir))
         load_tensorflow()
-        return SavedModelPolicy(model_dir)
+        return SavedModelPolicy(version)
     model = values.model
     if model is None:
         if "game" not in given and "environment" not in given:
@@ -246,9 +248,7 @@ def _ask_about(policy: Policy) -> dict[str, np.ndarray]:
         return {}
 
 
-def _world_config(
-    policy: Policy, about: dict[str, np.ndarray], given: dict[str, Any]
-) -> Config:
+def _world_config(policy: Policy, about: dict[str, np.ndarray], given: dict[str, Any]) -> Config:
     """The flags, and the model's own words for what they leave open."""
     settings: dict[str, Any] = {}
     if "preprocessing" in about:

@@ -17,9 +17,7 @@ from rainbow_tf.types import StepOutput, WorldSpec
 class GymWorld:
     """E lanes of one environment; a frame is one step, and the frame cap counts steps."""
 
-    def __init__(
-        self, *, config: Config, num_envs: int, seed: int, screens: bool = False
-    ) -> None:
+    def __init__(self, *, config: Config, num_envs: int, seed: int, screens: bool = False) -> None:
         assert config.environment is not None
         if config.environment.startswith("ALE/"):
             raise ConfigError(

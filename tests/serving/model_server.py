@@ -193,10 +193,10 @@ def answer(method, request, context):
 class _RestHandler(http.server.BaseHTTPRequestHandler):
     server_of_models: ModelServer
 
-    def do_GET(self):  # noqa: N802
+    def do_GET(self):
         self._answer(self._get)
 
-    def do_POST(self):  # noqa: N802
+    def do_POST(self):
         self._answer(self._post)
 
     def log_message(self, *arguments):
@@ -272,14 +272,19 @@ class _RestHandler(http.server.BaseHTTPRequestHandler):
 
 
 def _from_json(value, info):
-    dtype = tf.dtypes.as_dtype(info.dtype)
+    """A tensor proto; every number must be of the signature's type, as JSON has types too."""
+    dtype = np.dtype(tf.dtypes.as_dtype(info.dtype).as_numpy_dtype)
+    kinds = {"f": (int, float), "u": (int,), "i": (int,), "b": (bool,)}[dtype.kind]
+    leaves = [value]
+    while leaves and isinstance(leaves[0], list):
+        if not all(isinstance(leaf, list) for leaf in leaves):
+            raise invalid("JSON Value found at incorrect level")
+        leaves = [item for leaf in leaves for item in leaf]
+    for leaf in leaves:
+        if type(leaf) not in kinds:
+            raise invalid(f"JSON Value: {leaf!r:.80} is not of expected type: {dtype}")
     try:
-        array = np.array(value)
-        if array.size and array.dtype.kind not in {"f": "fiu", "u": "iu", "b": "b"}.get(
-            dtype.as_numpy_dtype(0).dtype.kind, "iu"
-        ):
-            raise invalid(f"JSON Value: {value!r:.80} is not of expected type: {dtype.name}")
         with np.errstate(over="raise"):
-            return tf.make_tensor_proto(value, dtype)
-    except (TypeError, ValueError, OverflowError, FloatingPointError) as error:
-        raise invalid(f"JSON Value: {value!r:.80}: {error}") from error
+            return tf.make_tensor_proto(np.array(value, dtype))
+    except (ValueError, OverflowError, FloatingPointError) as error:
+        raise invalid(f"Cannot convert JSON value to {dtype}: {error}") from error

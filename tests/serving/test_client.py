@@ -118,9 +118,7 @@ def test_the_newest_version_by_number_is_played(models):
         ({**RISK, "alpha": RISK["alpha"][:2]}, "risk", ["3 'observations'", "2 'alpha'"]),
     ],
 )
-def test_what_does_not_fit_is_one_sentence_and_is_not_sent(
-    policy, server, inputs, signature, said
-):
+def test_what_does_not_fit_is_one_sentence_and_is_not_sent(policy, server, inputs, signature, said):
     with pytest.raises(ServingError) as error:
         policy.predict(inputs, signature)
     assert_one_sentence(error)
@@ -130,7 +128,7 @@ def test_what_does_not_fit_is_one_sentence_and_is_not_sent(
 
 
 def test_missing_model(server, transport):
-    with pytest.raises(ServingError, match="has no model 'pong'.*--model") as error:
+    with pytest.raises(ServingError, match=r"has no model 'pong'.*--model") as error:
         connect(transport, server, "pong").signature()
     assert_one_sentence(error)
 
@@ -148,7 +146,7 @@ def test_server_down(transport):
 
 def test_unknown_host():
     policy = RestPolicy("http://no.such.host.invalid:8501", model="qbert", timeout=5, retries=0)
-    with pytest.raises(ServingError, match="No server answers at .*--server") as error:
+    with pytest.raises(ServingError, match=r"No server answers at .*--server") as error:
         policy.signature()
     assert_one_sentence(error)
 
@@ -180,7 +178,7 @@ def test_retries_until_a_server_is_available(server, transport):
 def test_retries_end(server, transport):
     policy = connect(transport, server, retries=1)
     server.faults += [StatusError(UNAVAILABLE, "loading")] * 2
-    with pytest.raises(ServingError, match="No server answers .*loading") as error:
+    with pytest.raises(ServingError, match=r"No server answers .*loading") as error:
         policy.predict({"observations": CARTPOLE})
     assert_one_sentence(error)
     assert server.requests == 2
@@ -191,7 +189,7 @@ def test_waits_double_and_differ(monkeypatch):
     monkeypatch.setattr(client.time, "sleep", waits.append)
 
     def fail():
-        raise client._Unavailable("No.")
+        raise client._UnavailableError("No.")
 
     with pytest.raises(ServingError):
         client._retried(fail, 20)
@@ -236,7 +234,9 @@ def test_deadline(server, transport):
 
 def test_the_other_port_is_told(server):
     rest = RestPolicy(f"http://{server.address}", model="qbert", timeout=5, retries=0)
-    grpc_policy = GrpcPolicy(server.url.removeprefix("http://"), model="qbert", timeout=5, retries=0)
+    grpc_policy = GrpcPolicy(
+        server.url.removeprefix("http://"), model="qbert", timeout=5, retries=0
+    )
     for policy in (rest, grpc_policy):
         with pytest.raises(ServingError, match="--server") as error:
             policy.signature()
@@ -246,7 +246,7 @@ def test_the_other_port_is_told(server):
 @pytest.mark.parametrize("body", [b"<html>Hello</html>", b"{}", b"[1]", b'{"metadata": 3}'])
 def test_another_web_server_is_told(body):
     class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):  # noqa: N802
+        def do_GET(self):
             self.send_response(200)
             self.end_headers()
             self.wfile.write(body)
