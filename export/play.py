@@ -4,6 +4,7 @@ python -m rainbow_tf.export.play --server=localhost:8500 --game=qbert --episodes
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -233,6 +234,7 @@ def _find_policy(values: flags.FlagValues, given: dict[str, Any]) -> Policy:
     kwargs = {"model": model, "timeout": values.timeout, "retries": values.retries}
     if is_url or values.rest:
         return RestPolicy(server if is_url else f"http://{server}", **kwargs)
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # no notes when a video starts a process
     load_tensorflow()
     return GrpcPolicy(server, **kwargs)
 

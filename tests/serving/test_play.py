@@ -3,8 +3,10 @@ import subprocess
 import sys
 
 import cv2
+import grpc
 import numpy as np
 import pytest
+from model_server import StatusError
 
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.environments.worlds import make_world
@@ -258,6 +260,15 @@ def test_bad_input_is_one_sentence(arguments, named, tmp_path):
     assert len(result.stderr.strip().splitlines()) == 1, result.stderr
     for part in named:
         assert part in result.stderr
+
+
+def test_a_server_that_fails_in_a_game_is_one_sentence(server):
+    fault = StatusError(grpc.StatusCode.INTERNAL, "out of luck")
+    server.faults += [lambda: None] * 20 + [fault]
+    result = run_play(f"--server={server.url}", "--environment=CartPole-v1")
+    assert result.returncode != 0
+    assert "Traceback" not in result.stderr
+    assert re.fullmatch(r"rainbow_tf: .*out of luck.*\.", result.stderr.splitlines()[-1])
 
 
 def test_missing_model_is_one_sentence(server):

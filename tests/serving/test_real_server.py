@@ -35,7 +35,7 @@ def engine_with_image():
         if result.returncode == 0:
             return engine, ""
         lines = result.stderr.strip().splitlines() or ["no word"]
-        reasons.append(f"{engine} without the image {IMAGE} ({lines[-1]})")
+        reasons.append(f"{engine} shows no image {IMAGE} ({lines[-1]})")
     return None, ", ".join(reasons)
 
 
