@@ -28,6 +28,8 @@ class StandIn(tf.Module):
         }
 
     def _q_values(self, observations):
+        # A server feeds the graph whatever it is sent: shapes are checked here or nowhere.
+        observations = tf.ensure_shape(observations, self._spec.shape)
         flat = tf.reshape(tf.cast(observations, tf.float32), [tf.shape(observations)[0], -1])
         return tf.matmul(flat, self._weights)  # [B, A]
 

@@ -6,6 +6,7 @@ Python of ours.
 
 import http.server
 import json
+import math
 import re
 import threading
 from concurrent import futures
@@ -14,6 +15,7 @@ import grpc
 import numpy as np
 import tensorflow as tf
 from google.protobuf.json_format import MessageToDict
+from tensorflow.core.protobuf import config_pb2
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     get_model_status_pb2,
@@ -23,8 +25,14 @@ from tensorflow_serving.apis import (
 )
 
 CODES = grpc.StatusCode
-HTTP = {CODES.INVALID_ARGUMENT: 400, CODES.NOT_FOUND: 404, CODES.UNAVAILABLE: 503}
-LARGEST_BATCH = 1024
+BY_NUMBER = {code.value[0]: code for code in CODES}
+HTTP = {
+    CODES.INVALID_ARGUMENT: 400,
+    CODES.FAILED_PRECONDITION: 400,
+    CODES.NOT_FOUND: 404,
+    CODES.UNAVAILABLE: 503,
+}
+MOST_NUMBERS = 10**7
 
 
 class StatusError(Exception):
@@ -42,6 +50,7 @@ class Servable:
             loaded = tf.compat.v1.saved_model.load(self._session, ["serve"], str(folder))
         self.signatures = dict(loaded.signature_def)
         self._batching = batching
+        self._callables = {}
 
     def signature(self, name, code):
         name = name or "serving_default"
@@ -57,34 +66,38 @@ class Servable:
             raise invalid(f"Sent extra: {extra}. Missing but required: {missing}.")
         if self._batching and not inputs:
             raise invalid("Batching session Run() must have at least one input tensor")
-        feeds = {
-            info.name: feed(inputs[name], name, info) for name, info in signature.inputs.items()
-        }
-        if self._batching and len({len(value) for value in feeds.values()}) > 1:
+        feeds = [to_array(inputs[name], name) for name in sorted(inputs)]
+        if self._batching and len({value.shape[:1] for value in feeds}) > 1:
             raise invalid("Batching session Run() input tensors must have equal 0th-dimension size")
-        fetches = {name: info.name for name, info in signature.outputs.items()}
         try:
-            return self._session.run(fetches, feeds)
-        except (tf.errors.OpError, ValueError) as error:
-            raise invalid(str(error)) from error
+            outputs = self._callable(signature)(*feeds)
+        except tf.errors.OpError as error:
+            raise StatusError(BY_NUMBER[error.error_code], error.message) from error
+        return dict(zip(sorted(signature.outputs), outputs, strict=True))
+
+    def _callable(self, signature):
+        """The C++ session itself: Session.run would check shapes and convert types before it."""
+        options = config_pb2.CallableOptions(
+            feed=[signature.inputs[name].name for name in sorted(signature.inputs)],
+            fetch=[signature.outputs[name].name for name in sorted(signature.outputs)],
+        )
+        key = options.SerializeToString()
+        if key not in self._callables:
+            self._callables[key] = self._session._make_callable_from_options(options)
+        return self._callables[key]
 
 
 def invalid(message):
     return StatusError(CODES.INVALID_ARGUMENT, message)
 
 
-def feed(proto, name, info):
-    """The array of a tensor proto; looked at before it is unpacked, for a shape may lie."""
-    if proto.dtype != info.dtype:
-        raise invalid(f"Expects {name} to be type {info.dtype} but {proto.dtype} is provided")
+def to_array(proto, name):
+    """The array of a tensor proto; its size is looked at first, for a shape may lie."""
     sizes = [dim.size for dim in proto.tensor_shape.dim]
-    wanted = [dim.size for dim in info.tensor_shape.dim]
-    fits = len(sizes) == len(wanted) and all(
-        size == want or (want < 0 <= size <= LARGEST_BATCH)
-        for size, want in zip(sizes, wanted, strict=True)
-    )
-    if not fits or proto.tensor_shape.unknown_rank:
-        raise invalid(f"Tensor {name} has shape {sizes}, expected {wanted}")
+    if proto.tensor_shape.unknown_rank or min(sizes, default=0) < 0:
+        raise invalid(f"Tensor {name} has no valid shape")
+    if math.prod(sizes) > MOST_NUMBERS:
+        raise invalid(f"Tensor {name} is too large")
     try:
         return tf.make_ndarray(proto)
     except (TypeError, ValueError) as error:
