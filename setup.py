@@ -11,6 +11,8 @@ VERSION = next(
     if line.startswith("__version__")
 )
 MINATAR = ["minatar>=1.0.15"]
+SERVING = ["tensorflow-serving-api>=2.20,<2.22"]
+VIDEO = ["gymnasium[classic-control]>=1.3", "imageio[ffmpeg]>=2.37"]
 
 setup(
     name="rainbow_tf",
@@ -26,7 +28,10 @@ setup(
         "rainbow_tf.export",
     ],
     package_dir={"rainbow_tf.flags": "flags", "rainbow_tf.export": "export"},
-    package_data={"rainbow_tf.flags": ["*.cfg", "*/*.cfg"]},
+    package_data={
+        "rainbow_tf.flags": ["*.cfg", "*/*.cfg"],
+        "rainbow_tf.export": ["serving/*"],
+    },
     install_requires=[
         "absl-py>=1.4",
         "ale-py>=0.12.1",
@@ -45,13 +50,17 @@ setup(
     extras_require={
         "minatar": MINATAR,
         "ray": ["ray[default]>=2.60"],
-        "serving": ["tensorflow-serving-api>=2.20,<2.22"],
+        "serving": SERVING,
+        "video": VIDEO,
         "dev": [
             *MINATAR,
+            *SERVING,
+            *VIDEO,
             "hypothesis>=6.100",
             "mypy>=1.15",
             "opencv-python-headless>=4.10",
             "pytest>=8.3",
+            "pyyaml>=6.0",
             "ruff>=0.12",
         ],
     },

@@ -10,7 +10,7 @@ import difflib
 import json
 import re
 import typing
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -316,10 +316,14 @@ def _check_bounds(field: dataclasses.Field, value: Any) -> None:
         raise ConfigError(f"{flag} is too small; it must be above {bounds['above']}.")
 
 
-def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
-    """Defines one absl flag per setting."""
+def define_flags(
+    values: flags.FlagValues = flags.FLAGS, names: Collection[str] | None = None
+) -> None:
+    """Defines one absl flag per setting, or for those that are named."""
     kinds = typing.get_type_hints(Config)
     for field in dataclasses.fields(Config):
+        if names is not None and field.name not in names:
+            continue
         kind, *_ = typing.get_args(kinds[field.name]) or (kinds[field.name],)
         default: Any = field.default
         help_text, choices = field.metadata["help"], field.metadata["choices"]

@@ -131,6 +131,33 @@ def test_agrees_with_raw_emulators(game, num_steps, settings):
     assert largest_reward > 1 or game in ("breakout", "road_runner")
 
 
+def test_screens_are_those_of_the_games_that_are_played():
+    config = Config(game="breakout", noop_max=0, protocol="sticky")
+    kwargs: dict[str, Any] = {"config": config, "num_envs": 2, "seed": 3, "training": False}
+    world, plain = AtariWorld(**kwargs, screens=True), AtariWorld(**kwargs)
+    ale = Emulator(config, lane_seeds(3, 2)[0]).ale
+    ale.reset_game()
+    outputs = play(plain, 300)
+    np.testing.assert_array_equal(world.reset().observation, outputs[0].observation)
+    np.testing.assert_array_equal(world.screen(), ale.getScreenRGB(), strict=True)
+    actions = np.random.default_rng(0).integers(world.spec.num_actions, size=(300, 2))
+    meanings = ale.getMinimalActionSet()
+    compared = 0
+    for action, expected in zip(actions, outputs[1:], strict=True):
+        output = world.step(action)
+        np.testing.assert_array_equal(output.observation, expected.observation)
+        if expected.episode_over[0]:
+            break
+        screens = []
+        for _ in range(config.action_repeat):
+            ale.act(meanings[action[0]])
+            screens.append(ale.getScreenRGB())
+        np.testing.assert_array_equal(world.screen(), np.max(screens[-2:], axis=0), strict=True)
+        compared += 1
+    assert compared > 100
+    world.close()
+
+
 def test_a_lost_life_is_terminal_in_training_only_and_the_game_goes_on():
     train = play(make("breakout", training=True), 300)
     evaluate = play(make("breakout", training=False), 300)

@@ -305,3 +305,26 @@ def test_make_world_tells_atari_whether_it_is_training():
         outputs = [world.step(np.array([1 + t % 3])) for t in range(100)]
         terminals[training] = sum(int(output.terminal.sum()) for output in outputs)
     assert terminals[True] > terminals[False]
+
+
+def test_screens_are_drawn_for_a_person():
+    config = Config(environment="MinAtar/Breakout-v1")
+    world = make_world(config, num_envs=2, seed=1, training=False, screens=True)
+    observation = world.reset().observation
+    screen = world.screen()
+    assert screen.shape == (10, 10, 3)
+    assert screen.dtype == np.uint8
+    assert screen.max() > 100
+    # Black where no plane of the first lane has anything.
+    np.testing.assert_array_equal(screen.any(axis=-1), observation[0, 0].any(axis=-1))
+    world.close()
+
+
+def test_a_screen_that_needs_a_missing_package_is_one_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    config = Config(environment="CartPole-v1")
+    world = make_world(config, num_envs=1, seed=1, training=False, screens=True)
+    world.reset()
+    with pytest.raises(ConfigError, match=r"CartPole-v1 cannot be drawn .*--video"):
+        world.screen()
+    world.close()

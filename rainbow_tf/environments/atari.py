@@ -1,5 +1,7 @@
 """Atari 2600 games, preprocessed as in the paper, E lanes stepped together in C++."""
 
+import functools
+
 import numpy as np
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode
@@ -8,40 +10,31 @@ from rainbow_tf.config import Config
 from rainbow_tf.types import StepOutput, WorldSpec
 
 FRAME_SHAPE = (84, 84)
+SCREEN_SHAPE = (210, 160)
 
 
 class AtariWorld:
     """E lanes of one game; in training a lost life may be terminal, but never resets the game."""
 
     def __init__(
-        self, *, config: Config, num_envs: int, seed: int, training: bool, num_threads: int = 0
+        self,
+        *,
+        config: Config,
+        num_envs: int,
+        seed: int,
+        training: bool,
+        num_threads: int = 0,
+        screens: bool = False,
     ) -> None:
         assert config.game is not None
         self._life_loss_is_terminal = training and config.terminal_on_life_loss
         # Spread, because consecutive seeds would give neighbouring runs the same lanes.
         self._seeds = np.random.SeedSequence(seed).generate_state(num_envs).astype(np.int64) >> 1
-        self._env = AtariVectorEnv(
-            config.game,
-            num_envs,
-            num_threads=num_threads,
-            max_num_frames_per_episode=config.max_episode_frames,
-            repeat_action_probability=config.sticky_action_probability,
-            full_action_space=False,
-            autoreset_mode=AutoresetMode.NEXT_STEP,
-            img_height=FRAME_SHAPE[0],
-            img_width=FRAME_SHAPE[1],
-            grayscale=True,
-            stack_num=config.stack,
-            frameskip=config.action_repeat,
-            maxpool=True,
-            noop_max=config.noop_max + 1,  # It draws from 0 to noop_max - 1.
-            use_fire_reset=False,
-            reward_clipping=False,
-            episodic_life=False,
-            # Off, so that `terminated` is game over and nothing else; its life loss also misses
-            # the step to 0 lives in games that are still played then (Bank Heist, Atlantis).
-            life_loss_info=False,
-        )
+        make = functools.partial(_make_lanes, config, num_envs, num_threads)
+        self._env = make(shape=FRAME_SHAPE, grayscale=True, stack_num=config.stack)
+        # Same seeds, same actions: the same games, in colour and as large as the emulator's.
+        self._screens = make(shape=SCREEN_SHAPE, grayscale=False, stack_num=1) if screens else None
+        self._screen = np.zeros((*SCREEN_SHAPE, 3), np.uint8)
         actions = self._env.ale.get_action_set()
         self.spec = WorldSpec(
             frame_shape=FRAME_SHAPE,
@@ -56,6 +49,8 @@ class AtariWorld:
     def reset(self) -> StepOutput:
         """Starts every lane anew from the constructor's seed."""
         observation, info = self._env.reset(seed=self._seeds)
+        if self._screens is not None:
+            self._screen = self._screens.reset(seed=self._seeds)[0][0, -1]
         self._lives = info["lives"]
         num_envs = len(self._lives)
         self._episode_over = np.zeros(num_envs, bool)
@@ -71,10 +66,14 @@ class AtariWorld:
     def send(self, actions: np.ndarray) -> None:
         """Starts a step: holds each lane's action for `action_repeat` frames."""
         self._env.send(actions.astype(np.int64))
+        if self._screens is not None:
+            self._screens.send(actions.astype(np.int64))
 
     def receive(self) -> StepOutput:
         """Waits for the step; a lane that was over has restarted."""
         observation, reward, game_over, cut, info = self._env.recv()
+        if self._screens is not None:
+            self._screen = self._screens.recv()[0][0, -1]
         is_first, self._episode_over = self._episode_over, game_over | cut
         terminal = game_over
         if self._life_loss_is_terminal:
@@ -95,6 +94,45 @@ class AtariWorld:
         self.send(actions)
         return self.receive()
 
+    def screen(self) -> np.ndarray:
+        """The first lane's screen [210, 160, 3], the larger of its last two frames."""
+        return self._screen
+
     def close(self) -> None:
         """Ends the lanes."""
         self._env.close()
+        if self._screens is not None:
+            self._screens.close()
+
+
+def _make_lanes(
+    config: Config,
+    num_envs: int,
+    num_threads: int,
+    *,
+    shape: tuple[int, int],
+    grayscale: bool,
+    stack_num: int,
+) -> AtariVectorEnv:
+    return AtariVectorEnv(
+        str(config.game),
+        num_envs,
+        num_threads=num_threads,
+        max_num_frames_per_episode=config.max_episode_frames,
+        repeat_action_probability=config.sticky_action_probability,
+        full_action_space=False,
+        autoreset_mode=AutoresetMode.NEXT_STEP,
+        img_height=shape[0],
+        img_width=shape[1],
+        grayscale=grayscale,
+        stack_num=stack_num,
+        frameskip=config.action_repeat,
+        maxpool=True,
+        noop_max=config.noop_max + 1,  # It draws from 0 to noop_max - 1.
+        use_fire_reset=False,
+        reward_clipping=False,
+        episodic_life=False,
+        # Off, so that `terminated` is game over and nothing else; its life loss also misses
+        # the step to 0 lives in games that are still played then (Bank Heist, Atlantis).
+        life_loss_info=False,
+    )

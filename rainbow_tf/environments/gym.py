@@ -17,7 +17,7 @@ from rainbow_tf.types import StepOutput, WorldSpec
 class GymWorld:
     """E lanes of one environment; a frame is one step, and the frame cap counts steps."""
 
-    def __init__(self, *, config: Config, num_envs: int, seed: int) -> None:
+    def __init__(self, *, config: Config, num_envs: int, seed: int, screens: bool = False) -> None:
         assert config.environment is not None
         if config.environment.startswith("ALE/"):
             raise ConfigError(
@@ -27,7 +27,7 @@ class GymWorld:
         if config.environment.startswith("MinAtar/"):
             _register_minatar()
         self._make = functools.partial(
-            _make_lanes, config.environment, num_envs, config.max_episode_frames
+            _make_lanes, config.environment, num_envs, config.max_episode_frames, screens
         )
         # Spread, because consecutive seeds would give neighbouring runs the same lanes.
         lane_seeds = np.random.SeedSequence(seed).generate_state(num_envs) >> 1
@@ -90,6 +90,19 @@ class GymWorld:
         self.send(actions)
         return self.receive()
 
+    def screen(self) -> np.ndarray:
+        """The first lane as its environment draws it."""
+        env = self._env.envs[0]
+        try:
+            screen = np.asarray(env.render())
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise ConfigError(
+                f"{env.spec.id if env.spec else 'The environment'} cannot be drawn "
+                f"({_one_line(error)}); install what it needs, or leave --video out."
+            ) from error
+        # MinAtar's colours are shares of one.
+        return screen if screen.dtype == np.uint8 else (255 * screen).astype(np.uint8)
+
     def close(self) -> None:
         """Ends the lanes."""
         self._env.close()
@@ -107,7 +120,9 @@ class GymWorld:
         return stack
 
 
-def _make_lanes(environment: str, num_envs: int, max_episode_steps: int) -> SyncVectorEnv:
+def _make_lanes(
+    environment: str, num_envs: int, max_episode_steps: int, screens: bool
+) -> SyncVectorEnv:
     with warnings.catch_warnings():
         # Advice for authors of environments: old versions, bounds that lose precision.
         warnings.simplefilter("ignore")
@@ -119,6 +134,7 @@ def _make_lanes(environment: str, num_envs: int, max_episode_steps: int) -> Sync
                 vector_kwargs={"autoreset_mode": AutoresetMode.NEXT_STEP, "copy": False},
                 wrappers=[functools.partial(TimeLimit, max_episode_steps=max_episode_steps)],
                 disable_env_checker=True,
+                **({"render_mode": "rgb_array"} if screens else {}),
             )
         except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
             raise ConfigError(

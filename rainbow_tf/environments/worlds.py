@@ -27,12 +27,19 @@ class World(Protocol):
     def receive(self) -> StepOutput:
         """Waits for the step that was sent."""
 
+    def screen(self) -> np.ndarray:
+        """The first lane as a person sees it, [H, W, 3] uint8, of worlds made with `screens`."""
+
     def close(self) -> None:
         """Ends the lanes."""
 
 
-def make_world(config: Config, *, num_envs: int, seed: int, training: bool) -> World:
+def make_world(
+    config: Config, *, num_envs: int, seed: int, training: bool, screens: bool = False
+) -> World:
     """The world that the settings ask for; only in training is a lost life terminal."""
     if config.game is not None:
-        return AtariWorld(config=config, num_envs=num_envs, seed=seed, training=training)
-    return GymWorld(config=config, num_envs=num_envs, seed=seed)
+        return AtariWorld(
+            config=config, num_envs=num_envs, seed=seed, training=training, screens=screens
+        )
+    return GymWorld(config=config, num_envs=num_envs, seed=seed, screens=screens)

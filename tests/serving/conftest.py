@@ -1,0 +1,123 @@
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from model_server import ModelServer
+
+ATOMS = np.linspace(-1, 1, 3, dtype=np.float32)
+
+
+class StandIn(tf.Module):
+    """A policy of one matrix, with the signatures of an exported model."""
+
+    def __init__(self, *, game, observations, weights, preprocessing, actions):
+        super().__init__()
+        self._weights = tf.Variable(weights, trainable=False)
+        self._spec = tf.TensorSpec([None, *observations.shape], observations.dtype, "observations")
+        self._about = {
+            "game": game,
+            "action_meanings": actions,
+            "agent": "rainbow",
+            "preprocessing": json.dumps(preprocessing),
+            "score_protocol": "no-op starts",
+            "versions": json.dumps({"rainbow_tf": "0.1.0"}),
+            "support": ATOMS,
+            "frames_trained": np.int64(400),
+            "score": np.float32(500.0),
+        }
+
+    def _q_values(self, observations):
+        # A server feeds the graph whatever it is sent: shapes are checked here or nowhere.
+        observations = tf.ensure_shape(observations, self._spec.shape)
+        flat = tf.reshape(tf.cast(observations, tf.float32), [tf.shape(observations)[0], -1])
+        return tf.matmul(flat, self._weights)  # [B, A]
+
+    def greedy(self, observations):
+        q_values = self._q_values(observations)
+        return {
+            "actions": tf.argmax(q_values, axis=1, output_type=tf.int32),
+            "q_values": q_values,
+            "probabilities": tf.nn.softmax(q_values[..., None] * ATOMS),  # [B, A, N]
+        }
+
+    def risk(self, observations, alpha):
+        values = self._q_values(observations) * alpha[:, None]
+        return {
+            "actions": tf.argmin(values, axis=1, output_type=tf.int32),
+            "values": tf.reduce_min(values, axis=1),
+            "action_values": values,
+        }
+
+    def about(self):
+        return {name: tf.constant(value) for name, value in self._about.items()}
+
+    def save(self, folder):
+        alpha = tf.TensorSpec([None], tf.float32, "alpha")
+        signatures = {
+            "serving_default": tf.function(self.greedy, [self._spec]),
+            "risk": tf.function(self.risk, [self._spec, alpha]),
+            "metadata": tf.function(self.about, []),
+        }
+        tf.saved_model.save(self, str(folder), signatures)
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    """Folders of versions by name: CartPoles that balance and wobble, a Q*bert, a MinAtar."""
+    folder = tmp_path_factory.mktemp("models")
+    # Towards the side to which the pole leans and falls; by its lean alone, it soon falls.
+    balance, wobble = np.zeros((2, 4, 2), np.float32)
+    balance[2:, 1] = 1.0
+    wobble[2, 1] = 1.0
+    for path, weights in (
+        ("cartpole_v1/9", wobble),
+        ("cartpole_v1/10", balance),
+        ("wobbly/1", wobble),
+    ):
+        StandIn(
+            game="CartPole-v1",
+            observations=np.zeros(4, np.float32),
+            weights=weights,
+            preprocessing={"frame_stack": 1},
+            actions=["0", "1"],
+        ).save(folder / path)
+    rng = np.random.default_rng(1)
+    StandIn(
+        game="qbert",
+        observations=np.zeros((84, 84, 4), np.uint8),
+        weights=rng.normal(size=(84 * 84 * 4, 6)).astype(np.float32),
+        preprocessing={"frame_stack": 4, "action_repeat": 4},
+        actions=["NOOP", "FIRE", "UP", "RIGHT", "LEFT", "DOWN"],
+    ).save(folder / "qbert" / "1")
+    StandIn(
+        game="MinAtar/Breakout-v1",
+        observations=np.zeros((10, 10, 4), np.bool_),
+        weights=rng.normal(size=(400, 6)).astype(np.float32),
+        preprocessing={"frame_stack": 1},
+        actions=list("nlurdf"),
+    ).save(folder / "minatar_breakout_v1" / "1")
+    return {path.name: path for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="session")
+def shared_server(models):
+    server = ModelServer(models)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def server(shared_server):
+    """A server of all models, without faults."""
+    shared_server.faults.clear()
+    shared_server.requests = 0
+    return shared_server
+
+
+@pytest.fixture(scope="session")
+def batching_server(models):
+    """As a server with --enable_batching, which refuses signatures without inputs."""
+    server = ModelServer(models, batching=True)
+    yield server
+    server.stop()

@@ -1,0 +1,303 @@
+"""A stand-in for tensorflow_model_server: its gRPC and REST interfaces, its error codes.
+
+The graph runs through the v1 session loader, as TensorFlow Serving's own loader runs it: with no
+Python of ours.
+"""
+
+import http.server
+import json
+import math
+import re
+import threading
+from concurrent import futures
+
+import grpc
+import numpy as np
+import tensorflow as tf
+from google.protobuf.json_format import MessageToDict
+from tensorflow.core.protobuf import config_pb2
+from tensorflow_serving.apis import (
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    model_service_pb2_grpc,
+    predict_pb2,
+    prediction_service_pb2_grpc,
+)
+
+CODES = grpc.StatusCode
+BY_NUMBER = {code.value[0]: code for code in CODES}
+HTTP = {
+    CODES.INVALID_ARGUMENT: 400,
+    CODES.FAILED_PRECONDITION: 400,
+    CODES.NOT_FOUND: 404,
+    CODES.UNAVAILABLE: 503,
+}
+MOST_NUMBERS = 10**7
+
+
+class StatusError(Exception):
+    def __init__(self, code, message):
+        super().__init__(message)
+        self.code = code
+
+
+class Servable:
+    """One version of a model."""
+
+    def __init__(self, folder, *, batching):
+        self._session = tf.compat.v1.Session(graph=tf.Graph())
+        with self._session.graph.as_default():
+            loaded = tf.compat.v1.saved_model.load(self._session, ["serve"], str(folder))
+        self.signatures = dict(loaded.signature_def)
+        self._batching = batching
+        self._callables = {}
+
+    def signature(self, name, code):
+        name = name or "serving_default"
+        if name not in self.signatures:
+            raise StatusError(code, f'Serving signature key "{name}" not found.')
+        return self.signatures[name]
+
+    def run(self, signature_name, inputs):
+        signature = self.signature(signature_name, CODES.FAILED_PRECONDITION)
+        extra = inputs.keys() - signature.inputs.keys()
+        missing = signature.inputs.keys() - inputs.keys()
+        if extra or missing:
+            raise invalid(f"Sent extra: {extra}. Missing but required: {missing}.")
+        if self._batching and not inputs:
+            raise invalid("Batching session Run() must have at least one input tensor")
+        feeds = [to_array(inputs[name], name) for name in sorted(inputs)]
+        if self._batching and len({value.shape[:1] for value in feeds}) > 1:
+            raise invalid("Batching session Run() input tensors must have equal 0th-dimension size")
+        try:
+            outputs = self._callable(signature)(*feeds)
+        except tf.errors.OpError as error:
+            raise StatusError(BY_NUMBER[error.error_code], error.message) from error
+        return dict(zip(sorted(signature.outputs), outputs, strict=True))
+
+    def _callable(self, signature):
+        """The C++ session itself: Session.run would check shapes and convert types before it."""
+        options = config_pb2.CallableOptions(
+            feed=[signature.inputs[name].name for name in sorted(signature.inputs)],
+            fetch=[signature.outputs[name].name for name in sorted(signature.outputs)],
+        )
+        key = options.SerializeToString()
+        if key not in self._callables:
+            self._callables[key] = self._session._make_callable_from_options(options)
+        return self._callables[key]
+
+
+def invalid(message):
+    return StatusError(CODES.INVALID_ARGUMENT, message)
+
+
+def to_array(proto, name):
+    """The array of a tensor proto; its size is looked at first, for a shape may lie."""
+    sizes = [dim.size for dim in proto.tensor_shape.dim]
+    if proto.tensor_shape.unknown_rank or min(sizes, default=0) < 0:
+        raise invalid(f"Tensor {name} has no valid shape")
+    if math.prod(sizes) > MOST_NUMBERS:
+        raise invalid(f"Tensor {name} is too large")
+    try:
+        return tf.make_ndarray(proto)
+    except (TypeError, ValueError) as error:
+        raise invalid(f"Could not parse tensor {name}: {error}") from error
+
+
+class ModelServer(
+    prediction_service_pb2_grpc.PredictionServiceServicer,
+    model_service_pb2_grpc.ModelServiceServicer,
+):
+    """Serves folders of versions by name; `faults` are raised first, one for each request."""
+
+    def __init__(self, models, *, batching=False, port=0):
+        self._servables = {
+            name: {
+                int(version.name): Servable(version, batching=batching)
+                for version in folder.iterdir()
+            }
+            for name, folder in models.items()
+        }
+        self.faults = []
+        self.requests = 0
+        self._grpc = grpc.server(
+            futures.ThreadPoolExecutor(4), options=[("grpc.max_receive_message_length", -1)]
+        )
+        prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(self, self._grpc)
+        model_service_pb2_grpc.add_ModelServiceServicer_to_server(self, self._grpc)
+        self.address = f"localhost:{self._grpc.add_insecure_port(f'localhost:{port}')}"
+        self._grpc.start()
+        handler = type("Handler", (_RestHandler,), {"server_of_models": self})
+        self._http = http.server.ThreadingHTTPServer(("localhost", 0), handler)
+        self.url = f"http://localhost:{self._http.server_port}"
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,))
+        self._thread.start()
+
+    def stop(self):
+        self._grpc.stop(grace=None).wait()
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+    def find(self, spec):
+        versions = self._servables.get(spec.name, {})
+        version = spec.version.value if spec.HasField("version") else max(versions, default=None)
+        if version not in versions:
+            wanted = f"Specific({spec.name}, {version})" if version else f"Latest({spec.name})"
+            raise StatusError(CODES.NOT_FOUND, f"Servable not found for request: {wanted}")
+        return version, versions[version]
+
+    def predict(self, request):
+        self.requests += 1
+        if self.faults:
+            fault = self.faults.pop(0)
+            if callable(fault):
+                fault()
+            else:
+                raise fault
+        version, servable = self.find(request.model_spec)
+        outputs = servable.run(request.model_spec.signature_name, request.inputs)
+        response = predict_pb2.PredictResponse()
+        response.model_spec.CopyFrom(request.model_spec)
+        response.model_spec.version.value = version
+        for name, value in outputs.items():
+            response.outputs[name].CopyFrom(tf.make_tensor_proto(value))
+        return response
+
+    def metadata(self, request):
+        if list(request.metadata_field) != ["signature_def"]:
+            raise invalid("Metadata field must be signature_def")
+        version, servable = self.find(request.model_spec)
+        response = get_model_metadata_pb2.GetModelMetadataResponse()
+        response.model_spec.CopyFrom(request.model_spec)
+        response.model_spec.version.value = version
+        signatures = get_model_metadata_pb2.SignatureDefMap()
+        for name, signature in servable.signatures.items():
+            signatures.signature_def[name].CopyFrom(signature)
+        response.metadata["signature_def"].Pack(signatures)
+        return response
+
+    def status(self, request):
+        self.find(request.model_spec)
+        response = get_model_status_pb2.GetModelStatusResponse()
+        for version in self._servables[request.model_spec.name]:
+            response.model_version_status.add(
+                version=version, state=get_model_status_pb2.ModelVersionStatus.AVAILABLE
+            )
+        return response
+
+    def Predict(self, request, context):  # noqa: N802
+        return answer(self.predict, request, context)
+
+    def GetModelMetadata(self, request, context):  # noqa: N802
+        return answer(self.metadata, request, context)
+
+    def GetModelStatus(self, request, context):  # noqa: N802
+        return answer(self.status, request, context)
+
+
+def answer(method, request, context):
+    try:
+        return method(request)
+    except StatusError as error:
+        context.abort(error.code, str(error))
+
+
+class _RestHandler(http.server.BaseHTTPRequestHandler):
+    server_of_models: ModelServer
+
+    def do_GET(self):
+        self._answer(self._get)
+
+    def do_POST(self):
+        self._answer(self._post)
+
+    def log_message(self, *arguments):
+        pass
+
+    def _answer(self, method):
+        try:
+            code, body = 200, method()
+        except StatusError as error:
+            code, body = HTTP.get(error.code, 500), {"error": str(error)}
+        data = json.dumps(body).encode()
+        try:
+            self.send_response(code)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+        except OSError:
+            pass  # the client has left
+
+    def _match(self, ending):
+        match = re.fullmatch(r"/v1/models/([^/:]+)(?:/versions/(\d{1,9}))?" + ending, self.path)
+        if match is None:
+            raise StatusError(CODES.NOT_FOUND, f"Malformed request: {self.command} {self.path}")
+        return match
+
+    def _spec(self, request, match):
+        request.model_spec.name = match[1]
+        if match[2] is not None:
+            request.model_spec.version.value = int(match[2])
+        return request
+
+    def _get(self):
+        if self.path.endswith("/metadata"):
+            request = get_model_metadata_pb2.GetModelMetadataRequest(
+                metadata_field=["signature_def"]
+            )
+            request = self._spec(request, self._match("/metadata"))
+            response = self.server_of_models.metadata(request)
+            signatures = get_model_metadata_pb2.SignatureDefMap()
+            response.metadata["signature_def"].Unpack(signatures)
+            signature_def = MessageToDict(signatures, preserving_proto_field_name=True)
+            return {"metadata": {"signature_def": signature_def}}
+        request = get_model_status_pb2.GetModelStatusRequest()
+        response = self.server_of_models.status(self._spec(request, self._match("")))
+        return MessageToDict(response, preserving_proto_field_name=True)
+
+    def _post(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        match = self._match(":predict")
+        try:
+            document = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise invalid(f"JSON Parse error: {error}") from error
+        if not isinstance(document, dict) or not isinstance(document.get("inputs"), dict):
+            raise invalid("Missing 'inputs' or 'instances' key")
+        name = document.get("signature_name", "")
+        if not isinstance(name, str):
+            raise invalid("'signature_name' key must be a string value.")
+        request = self._spec(predict_pb2.PredictRequest(), match)
+        request.model_spec.signature_name = name
+        _, servable = self.server_of_models.find(request.model_spec)
+        signature = servable.signature(name, CODES.INVALID_ARGUMENT)
+        if not signature.inputs:
+            raise invalid(f"Failed to get input map for signature: {name}")
+        for key, info in signature.inputs.items():
+            if key not in document["inputs"]:
+                raise invalid(f"Missing named input: {key} in 'inputs' object.")
+            request.inputs[key].CopyFrom(_from_json(document["inputs"][key], info))
+        response = self.server_of_models.predict(request)
+        outputs = {key: tf.make_ndarray(value) for key, value in response.outputs.items()}
+        return {"outputs": {key: value.tolist() for key, value in outputs.items()}}
+
+
+def _from_json(value, info):
+    """A tensor proto; every number must be of the signature's type, as JSON has types too."""
+    dtype = np.dtype(tf.dtypes.as_dtype(info.dtype).as_numpy_dtype)
+    kinds = {"f": (int, float), "u": (int,), "i": (int,), "b": (bool,)}[dtype.kind]
+    leaves = [value]
+    while leaves and isinstance(leaves[0], list):
+        if not all(isinstance(leaf, list) for leaf in leaves):
+            raise invalid("JSON Value found at incorrect level")
+        leaves = [item for leaf in leaves for item in leaf]
+    for leaf in leaves:
+        if type(leaf) not in kinds:
+            raise invalid(f"JSON Value: {leaf!r:.80} is not of expected type: {dtype}")
+    try:
+        with np.errstate(over="raise"):
+            return tf.make_tensor_proto(np.array(value, dtype))
+    except (ValueError, OverflowError, FloatingPointError) as error:
+        raise invalid(f"Cannot convert JSON value to {dtype}: {error}") from error

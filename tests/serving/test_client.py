@@ -1,0 +1,286 @@
+import http.server
+import re
+import socket
+import sys
+import threading
+import time
+
+import grpc
+import numpy as np
+import pytest
+from model_server import ModelServer, StatusError
+
+from rainbow_tf.export import client
+from rainbow_tf.export.client import GrpcPolicy, RestPolicy, SavedModelPolicy, ServingError
+
+RNG = np.random.default_rng(0)
+CARTPOLE = RNG.normal(size=(3, 4)).astype(np.float32)
+RISK = {"observations": CARTPOLE, "alpha": np.array([0.1, 0.5, 1.0], np.float32)}
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+def connect(transport, server, model="cartpole_v1", *, timeout=20.0, retries=0):
+    if transport == "grpc":
+        return GrpcPolicy(server.address, model=model, timeout=timeout, retries=retries)
+    return RestPolicy(server.url, model=model, timeout=timeout, retries=retries)
+
+
+@pytest.fixture(params=["grpc", "rest"])
+def transport(request):
+    return request.param
+
+
+@pytest.fixture(params=["grpc", "rest", "in_process"])
+def policy(request, server, models):
+    if request.param == "in_process":
+        return SavedModelPolicy(models["cartpole_v1"])
+    return connect(request.param, server)
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("localhost", 0))
+        return listener.getsockname()[1]
+
+
+def assert_one_sentence(error):
+    text = str(error.value)
+    assert "\n" not in text
+    assert re.fullmatch(r"(--|[A-Z']).*[^.]\.", text), text
+    assert len(text) < 450
+
+
+def observations(model, batch):
+    if model == "qbert":
+        return RNG.integers(256, size=(batch, 84, 84, 4), dtype=np.uint8)
+    if model == "minatar_breakout_v1":
+        return RNG.random((batch, 10, 10, 4)) < 0.3
+    return RNG.normal(size=(batch, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize("model", ["cartpole_v1", "qbert", "minatar_breakout_v1"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_transports_agree(server, models, transport, model, batch):
+    served, local = connect(transport, server, model), SavedModelPolicy(models[model])
+    inputs = {"observations": observations(model, batch)}
+    risk = {**inputs, "alpha": np.linspace(0.1, 1, batch, dtype=np.float32)}
+    for name, values in (("serving_default", inputs), ("risk", risk)):
+        assert served.signature(name).inputs == local.signature(name).inputs
+        answer, expected = served.predict(values, name), local.predict(values, name)
+        assert answer.keys() == expected.keys()
+        for key, value in expected.items():
+            assert answer[key].dtype == value.dtype
+            np.testing.assert_allclose(answer[key], value, rtol=1e-6, atol=1e-6)
+        assert answer["actions"].shape == (batch,)
+    served.close()
+
+
+def test_actions_are_those_that_were_worked_out(policy):
+    # The pole leans and falls: right, left; leans right but falls left faster: left.
+    states = np.array([[0, 0, 0.1, 0.1], [9, 9, -0.1, 0.05], [0, 0, 0.1, -0.2]], np.float32)
+    answer = policy.predict({"observations": states})
+    np.testing.assert_array_equal(answer["actions"], [1, 0, 0])
+    np.testing.assert_allclose(answer["q_values"], [[0, 0.2], [0, -0.05], [0, -0.1]], atol=1e-6)
+
+
+def test_metadata(server, models):
+    expected = SavedModelPolicy(models["qbert"]).predict({}, "metadata")
+    answer = connect("grpc", server, "qbert").predict({}, "metadata")
+    assert answer.keys() == expected.keys()
+    for key, value in expected.items():
+        np.testing.assert_array_equal(answer[key], value)
+    assert answer["game"] == b"qbert"
+    # As TensorFlow Serving does.
+    with pytest.raises(ServingError, match="Failed to get input map"):
+        connect("rest", server, "qbert").predict({}, "metadata")
+
+
+def test_the_newest_version_by_number_is_played(models):
+    newest = SavedModelPolicy(models["cartpole_v1"])
+    assert newest.name.endswith("10")
+    wobbly = SavedModelPolicy(models["cartpole_v1"] / "9")
+    falls = {"observations": np.array([[0, 0, 0.1, -0.2]], np.float32)}
+    assert newest.predict(falls)["actions"] == [0]
+    assert wobbly.predict(falls)["actions"] == [1]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "signature", "said"),
+    [
+        ({"observations": CARTPOLE[:, :3]}, "serving_default", ["float32 [3, 3]", "[B, 4]"]),
+        ({"observations": CARTPOLE[0]}, "serving_default", ["float32 [4]", "[B, 4]"]),
+        ({"observations": CARTPOLE.astype(float)}, "serving_default", ["float64", "float32"]),
+        ({"observations": CARTPOLE[:0]}, "serving_default", ["observations", "empty batch"]),
+        ({"observations": CARTPOLE}, "rsik", ["rsik", "metadata, risk, serving_default"]),
+        ({"observation": CARTPOLE}, "serving_default", ["takes observations", "observation "]),
+        ({}, "serving_default", ["takes observations", "nothing"]),
+        ({"observations": CARTPOLE}, "risk", ["alpha, observations"]),
+        ({**RISK, "alpha": RISK["alpha"][:2]}, "risk", ["3 'observations'", "2 'alpha'"]),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence_and_is_not_sent(policy, server, inputs, signature, said):
+    with pytest.raises(ServingError) as error:
+        policy.predict(inputs, signature)
+    assert_one_sentence(error)
+    for part in said:
+        assert part in str(error.value)
+    assert server.requests == 0
+
+
+def test_missing_model(server, transport):
+    with pytest.raises(ServingError, match=r"has no model 'pong'.*--model") as error:
+        connect(transport, server, "pong").signature()
+    assert_one_sentence(error)
+
+
+def test_server_down(transport):
+    address = f"localhost:{free_port()}"
+    if transport == "grpc":
+        policy = GrpcPolicy(address, model="qbert", timeout=5, retries=1)
+    else:
+        policy = RestPolicy(f"http://{address}", model="qbert", timeout=5, retries=1)
+    with pytest.raises(ServingError, match=f"No server answers at .*{address}.*refused") as error:
+        policy.signature()
+    assert_one_sentence(error)
+
+
+def test_unknown_host():
+    policy = RestPolicy("http://no.such.host.invalid:8501", model="qbert", timeout=5, retries=0)
+    with pytest.raises(ServingError, match=r"No server answers at .*--server") as error:
+        policy.signature()
+    assert_one_sentence(error)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("INVALID_ARGUMENT", "refused the request: the moon"),
+        ("INTERNAL", "failed .*the moon.*log"),
+    ],
+)
+def test_what_a_server_refuses_is_not_tried_again(server, transport, code, said):
+    policy = connect(transport, server, retries=3)
+    policy.signature()
+    server.faults.append(StatusError(getattr(grpc.StatusCode, code), "the moon\nis full"))
+    with pytest.raises(ServingError, match=said) as error:
+        policy.predict({"observations": CARTPOLE})
+    assert_one_sentence(error)
+    assert server.requests == 1
+
+
+def test_retries_until_a_server_is_available(server, transport):
+    policy = connect(transport, server, retries=2)
+    server.faults += [StatusError(UNAVAILABLE, "loading")] * 2
+    assert policy.predict({"observations": CARTPOLE})["actions"].shape == (3,)
+    assert server.requests == 3
+
+
+def test_retries_end(server, transport):
+    policy = connect(transport, server, retries=1)
+    server.faults += [StatusError(UNAVAILABLE, "loading")] * 2
+    with pytest.raises(ServingError, match=r"No server answers .*loading") as error:
+        policy.predict({"observations": CARTPOLE})
+    assert_one_sentence(error)
+    assert server.requests == 2
+
+
+def test_waits_double_and_differ(monkeypatch):
+    waits = []
+    monkeypatch.setattr(client.time, "sleep", waits.append)
+
+    def fail():
+        raise client._UnavailableError("No.")
+
+    with pytest.raises(ServingError):
+        client._retried(fail, 20)
+    longest = np.minimum(0.1 * 2.0 ** np.arange(20), 5)
+    shares = np.array(waits) / longest
+    assert shares.min() >= 0.5
+    assert shares.max() <= 1
+    assert len(np.unique(shares)) == 20
+
+
+def test_a_server_that_starts_late_is_found(models):
+    port, server = free_port(), []
+    policy = GrpcPolicy(f"localhost:{port}", model="wobbly", timeout=20, retries=8)
+
+    def start():
+        time.sleep(0.4)
+        server.append(ModelServer({"wobbly": models["wobbly"]}, port=port))
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    try:
+        assert policy.predict({"observations": CARTPOLE})["actions"].shape == (3,)
+    finally:
+        thread.join()
+        policy.close()
+        server[0].stop()
+
+
+def test_deadline(server, transport):
+    policy = connect(transport, server, timeout=0.3, retries=3)
+    policy.signature()
+    released = threading.Event()
+    server.faults.append(lambda: released.wait(20))
+    started = time.monotonic()
+    with pytest.raises(ServingError, match=r"within 0\.3 s.*--timeout") as error:
+        policy.predict({"observations": CARTPOLE})
+    assert time.monotonic() - started < 5
+    released.set()
+    assert_one_sentence(error)
+    assert server.requests == 1
+
+
+def test_the_other_port_is_told(server):
+    rest = RestPolicy(f"http://{server.address}", model="qbert", timeout=5, retries=0)
+    grpc_policy = GrpcPolicy(
+        server.url.removeprefix("http://"), model="qbert", timeout=5, retries=0
+    )
+    for policy in (rest, grpc_policy):
+        with pytest.raises(ServingError, match="--server") as error:
+            policy.signature()
+        assert_one_sentence(error)
+
+
+@pytest.mark.parametrize("body", [b"<html>Hello</html>", b"{}", b"[1]", b'{"metadata": 3}'])
+def test_another_web_server_is_told(body):
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments):
+            pass
+
+    with http.server.HTTPServer(("localhost", 0), Handler) as web:
+        thread = threading.Thread(target=web.handle_request)
+        thread.start()
+        url = f"http://localhost:{web.server_port}"
+        with pytest.raises(ServingError, match="is not TensorFlow Serving") as error:
+            RestPolicy(url, model="qbert", timeout=5, retries=0).signature()
+        thread.join()
+    assert_one_sentence(error)
+
+
+def test_without_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_serving.apis", None)
+    with pytest.raises(ServingError, match=r'pip install "rainbow_tf\[serving\]"') as error:
+        GrpcPolicy("localhost:8500", model="qbert", timeout=5, retries=0)
+    assert_one_sentence(error)
+
+
+def test_folder_without_a_model(tmp_path):
+    (tmp_path / "1").mkdir()
+    with pytest.raises(ServingError, match="holds no SavedModel") as error:
+        SavedModelPolicy(tmp_path)
+    assert_one_sentence(error)
+
+
+def test_damaged_model(tmp_path):
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "saved_model.pb").write_bytes(b"not a model")
+    with pytest.raises(ServingError, match="cannot be loaded") as error:
+        SavedModelPolicy(tmp_path)
+    assert_one_sentence(error)

@@ -1,0 +1,105 @@
+"""The files in export/serving: what the server would read of them."""
+
+import importlib.resources
+import re
+
+import pytest
+import yaml
+from google.protobuf import descriptor_pb2, message_factory, text_format, wrappers_pb2
+from tensorflow_serving.config import model_server_config_pb2
+
+FOLDER = importlib.resources.files("rainbow_tf.export") / "serving"
+FIELD = descriptor_pb2.FieldDescriptorProto
+
+
+def read(name):
+    return (FOLDER / name).read_text()
+
+
+# What tensorflow-serving-api leaves out: monitoring_config.proto and session_bundle_config.proto
+# of TensorFlow Serving, field by field.
+NUMBER = ".google.protobuf.Int64Value"
+MESSAGES = {
+    "PrometheusConfig": {"enable": FIELD.TYPE_BOOL, "path": FIELD.TYPE_STRING},
+    "MonitoringConfig": {"prometheus_config": ".PrometheusConfig"},
+    "BatchingParameters": {
+        "max_batch_size": NUMBER,
+        "batch_timeout_micros": NUMBER,
+        "max_enqueued_batches": NUMBER,
+        "num_batch_threads": NUMBER,
+        "thread_pool_name": ".google.protobuf.StringValue",
+        "allowed_batch_sizes": FIELD.TYPE_INT64,
+        "pad_variable_length_inputs": FIELD.TYPE_BOOL,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def messages():
+    """An empty message of each type, by name."""
+    wrappers = descriptor_pb2.FileDescriptorProto()
+    wrappers_pb2.DESCRIPTOR.CopyToProto(wrappers)
+    file = descriptor_pb2.FileDescriptorProto(
+        name="serving.proto", syntax="proto3", dependency=[wrappers.name]
+    )
+    for name, fields in MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for number, (field, kind) in enumerate(fields.items(), start=1):
+            is_list = field == "allowed_batch_sizes"
+            label = FIELD.LABEL_REPEATED if is_list else FIELD.LABEL_OPTIONAL
+            added = message.field.add(name=field, number=number, label=label)
+            if isinstance(kind, str):
+                added.type, added.type_name = FIELD.TYPE_MESSAGE, kind
+            else:
+                added.type = kind
+    classes = message_factory.GetMessages([wrappers, file])
+    return {name: classes[name]() for name in MESSAGES}
+
+
+def test_models_config():
+    config = text_format.Parse(read("models.config"), model_server_config_pb2.ModelServerConfig())
+    (model,) = config.model_config_list.config
+    assert model.name == "qbert"
+    assert model.base_path == "/models/qbert"
+    assert model.model_platform == "tensorflow"
+    assert model.model_version_policy.latest.num_versions == 2
+
+
+def test_batching_config(messages):
+    config = text_format.Parse(read("batching.config"), messages["BatchingParameters"])
+    sizes = list(config.allowed_batch_sizes)
+    assert sizes == sorted(sizes)
+    assert sizes[-1] == config.max_batch_size.value, "or the server does not start"
+    assert config.num_batch_threads.value > 0
+
+
+def test_monitoring_config(messages):
+    config = text_format.Parse(read("monitoring.config"), messages["MonitoringConfig"])
+    assert config.prometheus_config.enable
+    pod = next(yaml.safe_load_all(read("kubernetes.yaml")))["spec"]["template"]
+    assert config.prometheus_config.path == pod["metadata"]["annotations"]["prometheus.io/path"]
+
+
+def test_compose_and_kubernetes_start_the_same_server():
+    compose = yaml.safe_load(read("compose.yaml"))["services"]["policy"]
+    deployment, service = yaml.safe_load_all(read("kubernetes.yaml"))
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert compose["command"] == container["args"]
+    assert compose["ports"] == ["8500:8500", "8501:8501"]
+    assert [port["containerPort"] for port in container["ports"]] == [8500, 8501]
+    assert [port["port"] for port in service["spec"]["ports"]] == [8500, 8501]
+    mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert mounted == {"models": "/models", "serving": "/serving"}
+    assert [volume.rsplit(":", 2)[1] for volume in compose["volumes"]] == ["/models", "/serving"]
+    files = re.findall(r"=/serving/(\S+)", " ".join(container["args"]))
+    assert len(files) == 3
+    assert all((FOLDER / name).is_file() for name in files)
+
+
+def test_the_page_explains_every_setting():
+    page = read("README.md")
+    settings = re.findall(r"^      - (--\w+)", read("compose.yaml"), re.MULTILINE)
+    assert len(settings) == 7
+    settings += re.findall(r"^(\w+)", read("batching.config"), re.MULTILINE)
+    for setting in settings:
+        assert setting in page
