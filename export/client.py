@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rainbow_tf.config import ConfigError
+from rainbow_tf.export.check import version_number
 
 DEFAULT_SIGNATURE = "serving_default"
 _PRIVATE = "__"  # TensorFlow's own signatures, whose tensors may have no type
@@ -351,12 +352,12 @@ def newest_version(folder: Path) -> Path:
     if (folder / "saved_model.pb").exists():
         return folder
     versions = [path.parent for path in folder.glob("*/saved_model.pb")]
-    numbered = [path for path in versions if path.name.isdecimal()]
+    numbered = {number: path for path in versions if (number := version_number(path.name))}
     if not numbered:
         raise ServingError(
             f"--model_dir={folder} holds no SavedModel; give the folder that an export wrote."
         )
-    return max(numbered, key=lambda path: int(path.name))
+    return numbered[max(numbered)]
 
 
 def _proto_specs(tensors: Mapping[str, Any]) -> dict[str, TensorSpec]:

@@ -15,6 +15,7 @@ import tensorflow as tf
 from rainbow_tf.agent.losses import q_values
 from rainbow_tf.agent.networks import Network, make_support
 from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.environments.atari import SCREEN_SHAPE
 from rainbow_tf.export import screens, warmup
 from rainbow_tf.export.check import check_version, quiet_tensorflow, version_number
 from rainbow_tf.types import WorldSpec
@@ -125,9 +126,7 @@ def make_signatures(
     shape = serving_shape(spec)
     observations = tf.TensorSpec((None, *shape), spec.frame_dtype, "observations")
     alpha = tf.TensorSpec((None,), tf.float32, "alpha")
-    frames = tf.TensorSpec(
-        (None, spec.frame_stack, 2, *screens.SCREEN_SHAPE, 3), tf.uint8, "frames"
-    )
+    frames = tf.TensorSpec((None, spec.frame_stack, 2, *SCREEN_SHAPE, 3), tf.uint8, "frames")
 
     def outputs_of(stacks: tf.Tensor) -> tf.Tensor:  # [B, S, *frame] -> [B, A, N]
         return network(stacks, training=noisy, noise_per_example=noisy)
@@ -229,17 +228,17 @@ def describe(config: Config, spec: WorldSpec, training: Training, *, noisy: bool
         "frame_stack": spec.frame_stack,
         "observation_shape": serving_shape(spec),
         "order": "newest frame last, zeros before the episode",
-        "frames_per_step": config.frames_per_step,
         "max_episode_frames": config.max_episode_frames,
     }
     if config.game is not None:
         preprocessing |= {
-            "screen_shape": screens.SCREEN_SHAPE,
+            "screen_shape": SCREEN_SHAPE,
             "grey": screens.GREY,
             "pooling": "maximum of the greys of a step's last two screens",
             "resize": "area",
+            "action_repeat": config.action_repeat,
             "noop_max": config.noop_max,
-            "sticky_action_probability": config.sticky_action_probability,
+            "protocol": config.protocol,
         }
     packages = ("rainbow_tf", "tensorflow", "keras", "ale-py")
     return {

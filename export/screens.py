@@ -5,7 +5,6 @@ import tensorflow as tf
 
 from rainbow_tf.environments.atari import FRAME_SHAPE
 
-SCREEN_SHAPE = (210, 160)  # of every game
 GREY = (0.299, 0.587, 0.114)  # of red, green, blue; the emulator's greys for all its colours
 
 

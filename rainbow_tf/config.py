@@ -172,6 +172,12 @@ class Config:
     restart: bool = _setting(
         False, "Move a run that is already in the folder aside, and begin anew.", may_change=True
     )
+    export_dir: str | None = _setting(
+        None,
+        "Model folder to export the best policy to when training is done; without an evaluation, "
+        "the last one.",
+        may_change=True,
+    )
     threads: int | None = _setting(
         None,
         "Threads of TensorFlow; by default all cores for Atari and 1 elsewhere, where networks are "

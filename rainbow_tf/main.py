@@ -3,6 +3,7 @@
 import shlex
 import signal
 import sys
+from pathlib import Path
 
 from absl import app, flags
 
@@ -114,6 +115,12 @@ def run(config: Config) -> None:
         print(f"  python -m rainbow_tf.main {shlex.join(again)}")
     else:
         print(f"Done after {frames:,} frames; the run is in {config.folder}.")
+        if config.export_dir is not None:
+            from rainbow_tf.export.runs import export_run
+
+            is_best = evaluator.best is not None
+            export = export_run(config, Path(config.export_dir), is_best=is_best)
+            print(f"The {'best' if is_best else 'last'} policy is in {export.folder}.")
 
 
 def _find_checkpoint(

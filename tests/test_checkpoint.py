@@ -262,7 +262,7 @@ def test_a_full_disk_does_not_stop_the_run(tmp_path, monkeypatch):
 def test_the_best_score_is_kept(tmp_path):
     run = Run(settings(tmp_path))
     best = Best(frames=100, score_mean=12.5, episodes=3, protocol="gymnasium")
-    run.evaluator._best = best
+    run.evaluator.best = best
     run.evaluator._evaluated = 100
     run.checkpointer.save(run.play(5).counters)
     assert Run.resumed(run.config).evaluator.state() == {"best": best, "evaluated": 100}

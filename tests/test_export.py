@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import threading
-import types
 
 import hypothesis
 import hypothesis.strategies as st
@@ -17,11 +16,14 @@ from tensorflow.core.protobuf import saved_model_pb2
 from rainbow_tf.agent.actor import Actor
 from rainbow_tf.agent.networks import make_network, make_support
 from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.environments.atari import SCREEN_SHAPE
 from rainbow_tf.environments.worlds import make_world
-from rainbow_tf.export import __main__ as command
 from rainbow_tf.export import saved_model, screens, warmup
+from rainbow_tf.export.runs import export_run
 from rainbow_tf.export.saved_model import Training, cvar, export_policy, serving_shape, to_stacks
 from rainbow_tf.games import GAMES
+from rainbow_tf.training.snapshot import AGENT_FILE, Best, named, values, write_best
+from rainbow_tf.training.storage import CHECKPOINTS, CheckpointStore
 
 CARTPOLE = Config(environment="CartPole-v1", v_min=0, v_max=100)
 OFF = {
@@ -127,7 +129,7 @@ def served(tmp_path_factory):
             )
             models.append(str(export.folder))
             rng = np.random.default_rng(1)
-            screen_shape = (2, spec.frame_stack, 2, *screens.SCREEN_SHAPE, 3)
+            screen_shape = (2, spec.frame_stack, 2, *SCREEN_SHAPE, 3)
             inputs[f"{key}/observations"] = to_client(stacks, spec)
             inputs[f"{key}/alpha"] = np.resize(np.float32(ALPHAS), len(stacks))
             inputs[f"{key}/frames"] = rng.integers(0, 256, screen_shape, np.uint8)
@@ -586,11 +588,9 @@ def test_lite_answers_alike(cartpole, tmp_path):
 def run_dir(cartpole, tmp_path):
     """A run's folder with best weights."""
     folder = tmp_path / "run"
-    (folder / "best").mkdir(parents=True)
+    folder.mkdir()
     (folder / "config.json").write_text(CARTPOLE.to_json())
-    cartpole[0].save_weights(folder / "best" / "online.weights.h5")
-    score = {"frames": 4_000, "score_mean": 20.5, "episodes": 3, "protocol": "500 steps"}
-    (folder / "best" / "score.json").write_text(json.dumps(score))
+    write_best(folder, cartpole[0], Best(4_000, 20.5, 3, "500 steps"))
     return folder
 
 
@@ -630,45 +630,20 @@ def test_the_command_exports_the_best_weights(cartpole, run_dir, tmp_path):
     np.testing.assert_allclose(values, probs @ make_support(CARTPOLE), rtol=1e-5)
 
 
-def test_a_run_without_a_score_is_exported(run_dir, cartpole):
-    (run_dir / "best" / "score.json").unlink()
-    assert command.load_best(cartpole[0], run_dir) == Training()
-
-
-@pytest.mark.parametrize("number", [None, 12])
-def test_a_checkpoint_is_exported(cartpole, run_dir, tmp_path, monkeypatch, number):
-    asked = []
-
-    def restore_online(folder, network, wanted):
-        asked.append((folder, wanted))
-        network.set_weights(cartpole[0].get_weights())
-        return 777
-
-    fake = types.SimpleNamespace(restore_online=restore_online)
-    monkeypatch.setitem(sys.modules, "rainbow_tf.training.checkpoint", fake)
-    monkeypatch.setattr(command, "load_tensorflow", lambda threads: None)
-    (run_dir / "best" / "online.weights.h5").unlink()
-    export = command.run(
-        CARTPOLE, run_dir, tmp_path / "m", is_best=False, checkpoint=number, noisy=False, lite=False
-    )
-    assert asked == [(run_dir, number)]
+@pytest.mark.parametrize("number", [None, 1])
+def test_a_checkpoint_is_exported(cartpole, run_dir, tmp_path, number):
+    arrays = values(named("online", cartpole[0].variables))
+    store = CheckpointStore(run_dir / CHECKPOINTS)
+    store.write(state={"frames": 777}, new={AGENT_FILE: lambda: arrays}, old={})
+    config = dataclasses.replace(CARTPOLE, run_dir=str(run_dir))
+    export = export_run(config, tmp_path / "m", is_best=False, checkpoint=number)
     facts = load(export.folder, "metadata")
     assert facts["frames_trained"] == 777
     assert np.isnan(facts["score"])
-
-
-@pytest.mark.parametrize("name", ["online.weights.h5", "score.json"])
-def test_a_damaged_snapshot_is_one_sentence(run_dir, name):
-    (run_dir / "best" / name).write_bytes(b"damaged")
-    network, _, _ = make_agent(CARTPOLE)
-    with pytest.raises(ConfigError, match=name):
-        command.load_best(network, run_dir)
-
-
-def test_weights_of_another_network_are_one_sentence(run_dir):
-    network, _, _ = make_agent(dataclasses.replace(CARTPOLE, num_atoms=21))
-    with pytest.raises(ConfigError, match=r"online\.weights\.h5.*--snapshot=latest"):
-        command.load_best(network, run_dir)
+    observations = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    answers = load(export.folder, "serving_default", observations=observations)
+    probs = tf.nn.softmax(cartpole[0](observations[:, None])).numpy()
+    np.testing.assert_allclose(answers["probabilities"], probs, rtol=1e-5)
 
 
 def test_an_output_that_cannot_be_written_is_one_sentence(cartpole, tmp_path):
@@ -717,9 +692,19 @@ def test_a_full_disk_is_one_sentence(cartpole, tmp_path, monkeypatch):
             ["config.json"],
         ),
         (
-            lambda run: (run / "best" / "online.weights.h5").unlink(),
+            lambda run: (run / "best" / "online.npz").unlink(),
             ["--run_dir={run}", "--output_dir={out}"],
-            ["online.weights.h5", "--snapshot=latest"],
+            ["no best weights", "--snapshot=latest"],
+        ),
+        (
+            lambda run: (run / "best" / "online.npz").write_bytes(b"damaged"),
+            ["--run_dir={run}", "--output_dir={out}"],
+            ["online.npz", "--snapshot=latest"],
+        ),
+        (
+            None,
+            ["--run_dir={run}", "--output_dir={out}", "--checkpoint=7"],
+            ["holds no whole checkpoint", "--checkpoint"],
         ),
     ],
 )

@@ -10,7 +10,7 @@ from rainbow_tf.config import Config
 from rainbow_tf.types import StepOutput, WorldSpec
 
 FRAME_SHAPE = (84, 84)
-SCREEN_SHAPE = (210, 160)
+SCREEN_SHAPE = (210, 160)  # of every game
 
 
 class AtariWorld:

@@ -64,16 +64,16 @@ class Evaluator:
         self._metrics = metrics
         self._is_stopping = is_stopping
         self._say = say
-        self._best: Best | None = None
+        self.best: Best | None = None
         self._evaluated = 0  # frames of the last evaluation
 
     def state(self) -> dict[str, Any]:
         """What a resumed run must know, as JSON holds it."""
-        return {"best": self._best, "evaluated": self._evaluated}
+        return {"best": self.best, "evaluated": self._evaluated}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Takes back what `state` gave."""
-        self._best = None if state["best"] is None else Best(*state["best"])
+        self.best = None if state["best"] is None else Best(*state["best"])
         self._evaluated = state["evaluated"]
 
     def observe(self, frames: int) -> bool:
@@ -108,11 +108,11 @@ class Evaluator:
         seconds = time.perf_counter() - started
         self._metrics.write_evaluation(frames, scores, evaluation.lengths, seconds)
         mean = float(scores.mean())
-        if self._best is None or mean > self._best.score_mean:
-            self._best = Best(frames, mean, len(scores), protocol_name(config))
+        if self.best is None or mean > self.best.score_mean:
+            self.best = Best(frames, mean, len(scores), protocol_name(config))
         self._say(
             f"evaluation at {frames:,} frames: mean score {mean:.1f} over "
-            f"{len(scores)} episodes, best {self._best.score_mean:.1f}"
+            f"{len(scores)} episodes, best {self.best.score_mean:.1f}"
         )
         return evaluation
 
@@ -121,9 +121,9 @@ class Evaluator:
 
         After the checkpoint: a run that was killed between them has these weights again.
         """
-        if self._best is None or self._best.frames != frames:
+        if self.best is None or self.best.frames != frames:
             return
         try:
-            write_best(self._config.folder, self._parts.learner.online, self._best)
+            write_best(self._config.folder, self._parts.learner.online, self.best)
         except OSError as error:
             self._say(f"The best weights could not be written to {self._config.folder}: {error}.")

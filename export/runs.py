@@ -1,0 +1,38 @@
+"""Exports the policy that a run kept."""
+
+from pathlib import Path
+
+from rainbow_tf.agent.networks import make_network
+from rainbow_tf.config import Config
+from rainbow_tf.environments.worlds import make_world
+from rainbow_tf.export.saved_model import Export, Training, export_policy
+from rainbow_tf.training.snapshot import restore_best, restore_online
+
+
+def export_run(
+    config: Config,
+    output_dir: Path,
+    *,
+    is_best: bool,
+    checkpoint: int | None = None,
+    noisy: bool = False,
+    lite: bool = False,
+) -> Export:
+    """Writes a run's best policy, or that of its newest checkpoint or of one by its number."""
+    world = make_world(config, num_envs=1, seed=config.seed, training=False)
+    network = make_network(config, world.spec, seed=config.seed, name="online")
+    world.close()
+    if is_best:
+        best = restore_best(config.folder, network)
+        training = Training(best.frames, best.score_mean, best.protocol)
+    else:
+        training = Training(frames=restore_online(config.folder, network, checkpoint))
+    return export_policy(
+        network,
+        config=config,
+        spec=world.spec,
+        training=training,
+        output_dir=output_dir,
+        noisy=noisy,
+        lite=lite,
+    )
