@@ -297,7 +297,7 @@ def test_metadata_says_what_it_is(served):
     assert not facts["noisy"]
     preprocessing = json.loads(facts["preprocessing"].item())
     assert preprocessing["observation_shape"] == [84, 84, 4]
-    assert preprocessing["frames_per_step"] == 4
+    assert (preprocessing["action_repeat"], preprocessing["protocol"]) == (4, "paper")
     assert json.loads(facts["versions"].item())["tensorflow"] == tf.__version__
     assert outputs["cartpole/metadata/game/first"] == b"CartPole-v1"
     assert "cartpole_dqn/metadata/support/first" not in outputs

@@ -1,0 +1,44 @@
+"""From training to playing: what the agent scores is what its export scores."""
+
+import csv
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+import rainbow_tf.flags
+
+
+def run(*arguments):
+    result = subprocess.run(
+        [sys.executable, "-m", *arguments], capture_output=True, text=True, timeout=900
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_a_trained_policy_is_exported_and_scores_what_the_agent_scored(tmp_path):
+    flagfile = next(iter(rainbow_tf.flags.__path__)) + "/cartpole.cfg"
+    models = tmp_path / "models"
+    run(
+        "rainbow_tf.main",
+        f"--flagfile={flagfile}",
+        "--frames=8000",
+        "--eval_period_frames=4000",
+        "--eval_frames=4000",
+        f"--run_dir={tmp_path / 'run'}",
+        f"--export_dir={models}",
+    )
+    best = json.loads((tmp_path / "run" / "best" / "score.json").read_text())
+    with (tmp_path / "run" / "eval.csv").open() as file:
+        assert best["score_mean"] == pytest.approx(
+            max(float(row["score_mean"]) for row in csv.DictReader(file)), rel=1e-5
+        )
+    assert best["score_mean"] > 60, "random play gives 22: nothing was learnt"
+    assert "would be served" in run("rainbow_tf.export.check", str(models))
+    played = run("rainbow_tf.export.play", f"--model_dir={models}", "--episodes=30")
+    score = float(re.search(r"mean score ([\d.]+)", played)[1])
+    # The same deterministic policy from other starts: the means differ by chance alone.
+    assert score == pytest.approx(best["score_mean"], rel=0.25)
