@@ -293,7 +293,7 @@ def define_flags() -> None:
         "alpha",
         None,
         "Play the risk policy: maximise the mean of this share of the worst returns.",
-        lower_bound=0,
+        lower_bound=1e-3,
         upper_bound=1,
     )
     flags.DEFINE_float("timeout", 10.0, "Seconds to wait for an answer.", lower_bound=1e-3)
