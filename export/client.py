@@ -104,11 +104,7 @@ class GrpcPolicy(Policy):
         self._timeout, self._retries = timeout, retries
         self._grpc = grpc
         self._messages = get_model_metadata_pb2, predict_pb2
-        # A server that comes up is found by the next retry, not 20 seconds later.
-        waits = {"initial": 100, "min": 100, "max": 1000}
-        self._channel = grpc.insecure_channel(
-            address, [(f"grpc.{name}_reconnect_backoff_ms", wait) for name, wait in waits.items()]
-        )
+        self._channel = grpc.insecure_channel(address)
         self._stub = prediction_service_pb2_grpc.PredictionServiceStub(self._channel)
 
     def close(self) -> None:

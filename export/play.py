@@ -181,7 +181,7 @@ def run(values: flags.FlagValues) -> None:
     video = None
     if values.video is not None:
         # An Atari agent step is several frames of 60 in a second.
-        video = Video(values.video, 60 // config.action_repeat if config.game else 30)
+        video = Video(values.video, max(1, 60 // config.action_repeat) if config.game else 30)
     print(f"{config.game or config.environment} with {policy.name[0].lower()}{policy.name[1:]}")
     bar = tqdm(unit="step", file=sys.stderr, mininterval=0.5 if sys.stderr.isatty() else 30.0)
 
@@ -207,7 +207,7 @@ def run(values: flags.FlagValues) -> None:
         world.close()
         policy.close()
     print(_summary(scores, player.seconds))
-    if "score" in about:
+    if "score" in about and np.isfinite(about["score"]).all():
         protocol = f" ({_text(about['score_protocol'])})" if "score_protocol" in about else ""
         print(f"score in its run: {float(np.ravel(about['score'])[0]):g}{protocol}")
     if video is not None:
@@ -293,7 +293,7 @@ def define_flags() -> None:
         "alpha",
         None,
         "Play the risk policy: maximise the mean of this share of the worst returns.",
-        lower_bound=0,
+        lower_bound=1e-3,
         upper_bound=1,
     )
     flags.DEFINE_float("timeout", 10.0, "Seconds to wait for an answer.", lower_bound=1e-3)
@@ -305,4 +305,5 @@ def define_flags() -> None:
 
 if __name__ == "__main__":
     define_flags()
+    flags.adopt_module_key_flags(config_module)
     app.run(main)

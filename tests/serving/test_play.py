@@ -276,3 +276,9 @@ def test_missing_model_is_one_sentence(server):
     assert result.returncode != 0
     assert "has no model 'pong'" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+
+
+def test_help_shows_every_setting():
+    result = run_play("--help")
+    for flag in ("--game", "--environment", "--protocol", "--server", "--alpha", "--video"):
+        assert f"{flag}:" in result.stdout
