@@ -195,7 +195,7 @@ class RestPolicy(Policy):
             outputs = answer["outputs"]
             if len(specs) == 1:  # a lone output comes without its name
                 outputs = dict.fromkeys(specs, outputs)
-            return {name: np.array(outputs[name], spec.dtype) for name, spec in specs.items()}
+            return {name: _json_array(outputs[name], spec.dtype) for name, spec in specs.items()}
         except (KeyError, TypeError, ValueError) as error:
             raise _no_serving(self._server, "its answer has another form") from error
 
@@ -389,6 +389,12 @@ def _json_specs(tensors: Mapping[str, Any]) -> dict[str, TensorSpec]:
 def _json_dtype(name: str) -> np.dtype:
     other = {"DT_FLOAT": "float32", "DT_DOUBLE": "float64", "DT_STRING": "object"}
     return np.dtype(other.get(name, name.removeprefix("DT_").lower()))
+
+
+def _json_array(value: Any, dtype: np.dtype) -> np.ndarray:
+    if dtype.kind == "O":  # text, which is bytes in TensorFlow
+        return np.char.encode(np.array(value, np.str_)).astype(object)
+    return np.array(value, dtype)
 
 
 def _json_error(error: urllib.error.HTTPError) -> str:

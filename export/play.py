@@ -240,12 +240,9 @@ def _find_policy(values: flags.FlagValues, given: dict[str, Any]) -> Policy:
 
 
 def _ask_about(policy: Policy) -> dict[str, np.ndarray]:
-    """What the model says of itself, or nothing where it cannot be asked.
-
-    TensorFlow Serving refuses signatures without inputs over REST, and when it batches.
-    """
+    """What the model says of itself; a model that another program wrote may say nothing."""
     try:
-        return policy.predict({}, "metadata")
+        return policy.predict({"query": np.zeros(1, np.int32)}, "metadata")
     except ServingError:
         return {}
 

@@ -126,6 +126,7 @@ def make_signatures(
     shape = serving_shape(spec)
     observations = tf.TensorSpec((None, *shape), spec.frame_dtype, "observations")
     alpha = tf.TensorSpec((None,), tf.float32, "alpha")
+    query = tf.TensorSpec((None,), tf.int32, "query")
     frames = tf.TensorSpec((None, spec.frame_stack, 2, *SCREEN_SHAPE, 3), tf.uint8, "frames")
 
     def outputs_of(stacks: tf.Tensor) -> tf.Tensor:  # [B, S, *frame] -> [B, A, N]
@@ -140,15 +141,18 @@ def make_signatures(
         return answers
 
     def serving_default(observations: tf.Tensor) -> dict[str, tf.Tensor]:
-        return answer(to_stacks(not_empty(observations), spec))
+        return answer(to_stacks(checked(observations), spec))
 
     def from_frames(frames: tf.Tensor) -> dict[str, tf.Tensor]:
-        return answer(screens.to_frames(not_empty(frames)))
+        return answer(screens.to_frames(checked(frames)))
 
     def risk(observations: tf.Tensor, alpha: tf.Tensor) -> dict[str, tf.Tensor]:
         assert support is not None
-        outputs = outputs_of(to_stacks(not_empty(observations), spec))
-        values = cvar(support, outputs, alpha)
+        outputs = outputs_of(to_stacks(checked(observations), spec))
+        with tf.control_dependencies(
+            [tf.debugging.assert_equal(tf.shape(alpha), tf.shape(outputs)[:1])]
+        ):
+            values = cvar(support, outputs, checked(alpha))
         actions = tf.argmax(values, axis=1, output_type=tf.int32)
         return {
             "actions": actions,
@@ -156,18 +160,21 @@ def make_signatures(
             "action_values": values,
         }
 
-    def metadata() -> dict[str, tf.Tensor]:
+    def metadata(query: tf.Tensor) -> dict[str, tf.Tensor]:
+        # A server that batches, or is asked over REST, refuses a signature without inputs.
+        count = tf.shape(checked(query))[0]
         facts = describe(config, spec, training, noisy=noisy)
         if support is not None:
             facts["support"] = support
-        return {name: tf.constant(fact) for name, fact in facts.items()}
+        rows = {name: tf.constant(fact)[None] for name, fact in facts.items()}
+        return {name: tf.repeat(row, count, axis=0) for name, row in rows.items()}
 
     wanted: list[tuple[Callable, list[tf.TensorSpec]]] = [(serving_default, [observations])]
     if config.game is not None:
         wanted.append((from_frames, [frames]))
     if support is not None:
         wanted.append((risk, [observations, alpha]))
-    wanted.append((metadata, []))
+    wanted.append((metadata, [query]))
     return {
         function.__name__: tf.function(
             function, input_signature=inputs, autograph=False
@@ -197,11 +204,14 @@ def to_stacks(observations: tf.Tensor, spec: WorldSpec) -> tf.Tensor:
     return tf.transpose(frames, (0, 3, 1, 2, 4) if channels else (0, 3, 1, 2))
 
 
-def not_empty(batch: tf.Tensor) -> tf.Tensor:
-    """The batch; TensorFlow's own error for an empty one of images speaks of filter depths."""
+def checked(batch: tf.Tensor) -> tf.Tensor:
+    """The batch, if it has examples of the shape that the signature says.
+
+    A server feeds the graph whatever it is sent, and a reshape would take it.
+    """
     has_examples = tf.debugging.Assert(tf.shape(batch)[0] > 0, ["The batch is empty."])
     with tf.control_dependencies([has_examples]):
-        return tf.identity(batch)
+        return tf.ensure_shape(batch, batch.shape)
 
 
 def cvar(support: np.ndarray, logits: tf.Tensor, alpha: tf.Tensor) -> tf.Tensor:

@@ -100,7 +100,9 @@ def measure_acting(config: Config, repeats: int) -> Iterator[Figure]:
     learner, batch = _learner_and_batch(config, ATARI_SPEC)
     lanes = (1, 4, 8, 32)
     actions = [
-        functools.partial(_actor(config, learner, ATARI_SPEC).act, batch.observation_t[:count])
+        functools.partial(
+            _actor(config, learner, ATARI_SPEC, noise=config.noisy).act, batch.observation_t[:count]
+        )
         for count in lanes
     ]
     seconds = seconds_in_turns(repeats, *actions)
@@ -244,17 +246,21 @@ def measure_minatar(config: Config, repeats: int) -> Iterator[Figure]:
 
 def measure_checkpoint(config: Config, repeats: int) -> Iterator[Figure]:
     """Saving a run whose memory is full, whole and after a period, and restoring it."""
-    from rainbow_tf.training.checkpoint import Checkpointer, restore
+    from rainbow_tf.training.checkpoint import Checkpointer, agent_variables, restore
     from rainbow_tf.training.evaluation import Evaluator
     from rainbow_tf.training.loop import Counters
     from rainbow_tf.training.metrics import Metrics
     from rainbow_tf.training.parts import build_parts
 
+    rng = np.random.default_rng(1)
     periods: dict[int, np.ndarray] = {}
     for capacity in (100_000, 1_000_000):
         with tempfile.TemporaryDirectory() as folder:
             run = dataclasses.replace(config, replay_capacity=capacity, run_dir=folder)
             parts = build_parts(run)
+            for variable in agent_variables(parts).values():
+                if "float" in variable.dtype:  # as after training: numbers that do not compress
+                    variable.assign(rng.normal(size=variable.shape))
             metrics = Metrics(
                 config=run,
                 network=parts.learner.online,
@@ -310,6 +316,35 @@ def measure_checkpoint(config: Config, repeats: int) -> Iterator[Figure]:
     yield figure("a period's checkpoint at 1,000,000 against 100,000", "times", ratio)
 
 
+def measure_serving(config: Config, repeats: int) -> Iterator[Figure]:
+    """The exported policy in this process, against the compiled actor."""
+    from rainbow_tf.export.client import SavedModelPolicy
+    from rainbow_tf.export.saved_model import Training, export_policy
+
+    learner, batch = _learner_and_batch(config, ATARI_SPEC)
+    with tempfile.TemporaryDirectory() as folder:
+        export_policy(
+            learner.online,
+            config=config,
+            spec=ATARI_SPEC._replace(action_meanings=("?",) * ATARI_SPEC.num_actions),
+            training=Training(),
+            output_dir=Path(folder),
+        )
+        policy = SavedModelPolicy(folder)
+        stacks = np.concatenate([batch.observation_t] * 2)
+        images = np.ascontiguousarray(np.moveaxis(stacks, 1, 3))
+        for size in (1, 8, 64):
+            actor = _actor(config, learner, ATARI_SPEC, noise=False)
+            acting, serving = seconds_in_turns(
+                3 * repeats,
+                functools.partial(actor.act, stacks[:size]),
+                functools.partial(policy.predict, {"observations": images[:size]}),
+            )
+            yield figure(f"served policy, batch {size}", "ms", serving * 1e3)
+            yield figure(f"served policy, batch {size}", "answers/s", size / serving)
+            yield figure(f"the same against the compiled actor, {size}", "times", serving / acting)
+
+
 def _recorded_play(config: Config, replay: Replay) -> Callable[[int], None]:
     """A function that adds steps of a recorded stretch of play, over and over."""
     world = make_world(config, num_envs=config.num_envs, seed=1, training=True)
@@ -333,7 +368,7 @@ def _learner_and_batch(config: Config, spec: WorldSpec):
     return make_learner(config, spec, online_seed=1, target_seed=2), batch
 
 
-def _actor(config: Config, learner, spec: WorldSpec):
+def _actor(config: Config, learner, spec: WorldSpec, *, noise: bool):
     from rainbow_tf.agent.actor import Actor
     from rainbow_tf.agent.networks import make_support
 
@@ -341,7 +376,7 @@ def _actor(config: Config, learner, spec: WorldSpec):
         network=learner.online,
         support=make_support(config),
         num_actions=spec.num_actions,
-        noise=config.noisy,
+        noise=noise,
         rng=np.random.default_rng(1),
     )
 
@@ -359,6 +394,7 @@ SECTIONS: dict[str, Callable[[Config, int], Iterator[Figure]]] = {
     "minatar": measure_minatar,
     "replay": measure_replay,
     "checkpoint": measure_checkpoint,
+    "serving": measure_serving,
 }
 
 

@@ -317,9 +317,8 @@ def test_disk_use_by_hand():
     config = Config(game="qbert", max_checkpoints=2, checkpoint_period_frames=400_000)
     spec = WorldSpec((84, 84), np.dtype(np.uint8), 4, 6, ())
     # Twice 4 values per parameter and a priority per step; steps of the memory and of one
-    # period, frames at 0.27 of their size.
-    step = int(84 * 84 * 0.27) + 33 + 23
-    expected = 2 * (16 * 1_000 + 8 * 1_000_000) + 1_100_000 * step
+    # period, at a tenth of their size.
+    expected = 2 * (16 * 1_000 + 8 * 1_000_000) + 1_100_000 * 0.1 * (84 * 84 + 23)
     assert disk_bytes(config, spec, 1_000) == pytest.approx(expected, rel=1e-6)
 
 

@@ -132,6 +132,7 @@ def served(tmp_path_factory):
             screen_shape = (2, spec.frame_stack, 2, *SCREEN_SHAPE, 3)
             inputs[f"{key}/observations"] = to_client(stacks, spec)
             inputs[f"{key}/alpha"] = np.resize(np.float32(ALPHAS), len(stacks))
+            inputs[f"{key}/query"] = np.zeros(1, np.int32)
             inputs[f"{key}/frames"] = rng.integers(0, 256, screen_shape, np.uint8)
     np.savez(folder / "inputs.npz", **inputs)
     result = subprocess.run(
@@ -276,7 +277,7 @@ def test_only_the_variables_that_are_read_are_written(served):
 def test_metadata_says_what_it_is(served):
     _, _, _, outputs = served
     facts = {
-        key.split("/")[2]: value
+        key.split("/")[2]: value[0]
         for key, value in outputs.items()
         if key.startswith("qbert/metadata/") and key.endswith("/first")
     }
@@ -295,10 +296,10 @@ def test_metadata_says_what_it_is(served):
     assert facts["score"] == 12.5
     assert facts["score_protocol"] == b"no-op starts"
     assert not facts["noisy"]
-    preprocessing = json.loads(facts["preprocessing"].item())
+    preprocessing = json.loads(facts["preprocessing"])
     assert preprocessing["observation_shape"] == [84, 84, 4]
     assert (preprocessing["action_repeat"], preprocessing["protocol"]) == (4, "paper")
-    assert json.loads(facts["versions"].item())["tensorflow"] == tf.__version__
+    assert json.loads(facts["versions"])["tensorflow"] == tf.__version__
     assert outputs["cartpole/metadata/game/first"] == b"CartPole-v1"
     assert "cartpole_dqn/metadata/support/first" not in outputs
 
@@ -621,7 +622,7 @@ def test_the_command_exports_the_best_weights(cartpole, run_dir, tmp_path):
     assert result.stderr == ""
     folder = tmp_path / "models" / "1"
     assert str(folder) in result.stdout
-    facts = load(folder, "metadata")
+    facts = load(folder, "metadata", query=np.int32([0]))
     assert (facts["frames_trained"], facts["score"]) == (4_000, 20.5)
     assert facts["score_protocol"] == b"500 steps"
     observations = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
@@ -637,7 +638,7 @@ def test_a_checkpoint_is_exported(cartpole, run_dir, tmp_path, number):
     store.write(state={"frames": 777}, new={AGENT_FILE: lambda: arrays}, old={})
     config = dataclasses.replace(CARTPOLE, run_dir=str(run_dir))
     export = export_run(config, tmp_path / "m", is_best=False, checkpoint=number)
-    facts = load(export.folder, "metadata")
+    facts = load(export.folder, "metadata", query=np.int32([0]))
     assert facts["frames_trained"] == 777
     assert np.isnan(facts["score"])
     observations = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)

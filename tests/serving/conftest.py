@@ -49,15 +49,16 @@ class StandIn(tf.Module):
             "action_values": values,
         }
 
-    def about(self):
-        return {name: tf.constant(value) for name, value in self._about.items()}
+    def about(self, query):
+        rows = {name: tf.constant(value)[None] for name, value in self._about.items()}
+        return {name: tf.repeat(row, tf.shape(query)[0], axis=0) for name, row in rows.items()}
 
     def save(self, folder):
         alpha = tf.TensorSpec([None], tf.float32, "alpha")
         signatures = {
             "serving_default": tf.function(self.greedy, [self._spec]),
             "risk": tf.function(self.risk, [self._spec, alpha]),
-            "metadata": tf.function(self.about, []),
+            "metadata": tf.function(self.about, [tf.TensorSpec([None], tf.int32, "query")]),
         }
         tf.saved_model.save(self, str(folder), signatures)
 
@@ -117,7 +118,7 @@ def server(shared_server):
 
 @pytest.fixture(scope="session")
 def batching_server(models):
-    """As a server with --enable_batching, which refuses signatures without inputs."""
+    """As a server with --enable_batching, which splits every output by its first dimension."""
     server = ModelServer(models, batching=True)
     yield server
     server.stop()

@@ -281,7 +281,11 @@ class _RestHandler(http.server.BaseHTTPRequestHandler):
             request.inputs[key].CopyFrom(_from_json(document["inputs"][key], info))
         response = self.server_of_models.predict(request)
         outputs = {key: tf.make_ndarray(value) for key, value in response.outputs.items()}
-        return {"outputs": {key: value.tolist() for key, value in outputs.items()}}
+        return {"outputs": {key: _to_json(value) for key, value in outputs.items()}}
+
+
+def _to_json(value):
+    return value.astype("U").tolist() if value.dtype == object else value.tolist()
 
 
 def _from_json(value, info):

@@ -83,16 +83,19 @@ def test_actions_are_those_that_were_worked_out(policy):
     np.testing.assert_allclose(answer["q_values"], [[0, 0.2], [0, -0.05], [0, -0.1]], atol=1e-6)
 
 
-def test_metadata(server, models):
-    expected = SavedModelPolicy(models["qbert"]).predict({}, "metadata")
-    answer = connect("grpc", server, "qbert").predict({}, "metadata")
+@pytest.mark.parametrize("transport", ["grpc", "rest"])
+@pytest.mark.parametrize("batching", [False, True])
+def test_metadata(server, batching_server, models, transport, batching):
+    query = {"query": np.zeros(2, np.int32)}
+    expected = SavedModelPolicy(models["qbert"]).predict(query, "metadata")
+    served = connect(transport, batching_server if batching else server, "qbert")
+    answer = served.predict(query, "metadata")
+    served.close()
     assert answer.keys() == expected.keys()
     for key, value in expected.items():
+        assert answer[key].dtype == value.dtype
         np.testing.assert_array_equal(answer[key], value)
-    assert answer["game"] == b"qbert"
-    # As TensorFlow Serving does.
-    with pytest.raises(ServingError, match="Failed to get input map"):
-        connect("rest", server, "qbert").predict({}, "metadata")
+    assert answer["game"].tolist() == [b"qbert", b"qbert"]
 
 
 def test_the_newest_version_by_number_is_played(models):
