@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import psutil
 from absl import app, flags
 
 from rainbow_tf import config as config_module
@@ -128,13 +129,18 @@ def measure_environment(config: Config, repeats: int) -> Iterator[Figure]:
 
 
 def measure_replay(config: Config, repeats: int) -> Iterator[Figure]:
-    """The memory, filled to three sizes."""
+    """The memory, filled to three sizes, and compressed."""
     capacities = (10_000, 100_000, 1_000_000)
-    replays = [_full_replay(config, capacity) for capacity in capacities]
+    play = _recorded_play(config)
+    filled = [_full_replay(config, capacity, play) for capacity in capacities]
+    before = psutil.Process().memory_info().rss
+    filled.append(_full_replay(config, 100_000, play, compressed=True))
+    compressed_bytes = (psutil.Process().memory_info().rss - before) / 100_000
+    names = [*(f"{capacity:,} slots" for capacity in capacities), "100,000 slots, lz4"]
+    adds = [lambda add=add: add(20) for _, add in filled]
+    for name, samples in zip(names, seconds_in_turns(repeats, *adds), strict=True):
+        yield figure(f"replay add, {config.num_envs} lanes, {name}", "ms", samples * 50)
     rng = np.random.default_rng(1)
-    adds = [lambda add=add: add(20) for _, add in replays]
-    for capacity, samples in zip(capacities, seconds_in_turns(repeats, *adds), strict=True):
-        yield figure(f"replay add, {config.num_envs} lanes, {capacity:,} slots", "ms", samples * 50)
 
     def sample_and_update(replay: Replay) -> tuple[float, float]:
         started = time.perf_counter()
@@ -143,40 +149,42 @@ def measure_replay(config: Config, repeats: int) -> Iterator[Figure]:
         replay.update_priorities(ids, rng.random(len(batch.weight)))
         return sampled - started, time.perf_counter() - sampled
 
-    # Rounds over the sizes: [rounds, sizes, sample or update]
-    rounds = [[sample_and_update(replay) for replay, _ in replays] for _ in range(20 * repeats)]
+    # Rounds over the replays: [rounds, replays, sample or update]
+    rounds = [[sample_and_update(replay) for replay, _ in filled] for _ in range(20 * repeats)]
     seconds = np.array(rounds)
-    for i, capacity in enumerate(capacities):
-        for k, name in enumerate(("sample", "update")):
-            samples = seconds[:, i, k] * 1e3
-            yield figure(f"replay {name}, {capacity:,} slots", "ms", samples)
+    for i, name in enumerate(names):
+        for k, action in enumerate(("sample", "update")):
+            yield figure(f"replay {action}, {name}", "ms", seconds[:, i, k] * 1e3)
     both = seconds.sum(axis=2)
     yield figure("replay sample and update, 1,000,000 slots", "ms", both[:, 2] * 1e3)
     yield figure("the same against 10,000 slots", "times", both[:, 2] / both[:, 0])
     yield figure("replay memory", "bytes/step", [replay_bytes(1, ATARI_SPEC)])
+    yield figure("replay memory, lz4", "bytes/step", [compressed_bytes])
 
 
-def _full_replay(config: Config, capacity: int) -> tuple[Replay, Callable[[int], None]]:
+def _full_replay(
+    config: Config, capacity: int, play: list[np.ndarray], *, compressed: bool = False
+) -> tuple[Replay, Callable[[int], None]]:
     """A replay of that many slots, all written, and a function that adds more steps."""
-    lanes = config.num_envs
     replay = Replay(
         capacity=capacity,
-        num_lanes=lanes,
+        num_lanes=config.num_envs,
         spec=ATARI_SPEC,
         n_step=config.n_step,
         batch_size=config.batch_size,
         prioritized=True,
         priority_exponent=config.priority_exponent,
+        compressed=compressed,
         rng=np.random.default_rng(1),
     )
-    frame = np.random.default_rng(1).integers(256, size=(lanes, 84, 84), dtype=np.uint8)
-    add = _adder(config, replay, itertools.repeat(frame))
-    add(capacity // lanes)
+    add = _adder(config, replay, play)
+    add(capacity // config.num_envs)
     return replay, add
 
 
-def _adder(config: Config, replay: Replay, frames: Iterator[np.ndarray]) -> Callable[[int], None]:
-    """A function that adds so many steps, in episodes of 500."""
+def _adder(config: Config, replay: Replay, play: list[np.ndarray]) -> Callable[[int], None]:
+    """A function that adds so many steps of play, over and over, in episodes of 500."""
+    frames = itertools.cycle(play)
     lanes = config.num_envs
     nothing, no, yes = np.zeros(lanes), np.zeros(lanes, bool), np.ones(lanes, bool)
     discount = np.full(lanes, config.discount)
@@ -280,7 +288,7 @@ def measure_checkpoint(config: Config, repeats: int) -> Iterator[Figure]:
                 evaluator=evaluator,
                 say=print,
             )
-            add = _recorded_play(run, parts.replay)
+            add = _adder(run, parts.replay, _recorded_play(run))
             numbers = itertools.count(1)
 
             def save(
@@ -345,8 +353,8 @@ def measure_serving(config: Config, repeats: int) -> Iterator[Figure]:
             yield figure(f"the same against the compiled actor, {size}", "times", serving / acting)
 
 
-def _recorded_play(config: Config, replay: Replay) -> Callable[[int], None]:
-    """A function that adds steps of a recorded stretch of play, over and over."""
+def _recorded_play(config: Config) -> list[np.ndarray]:
+    """The frames [E, 84, 84] of some steps of random play."""
     world = make_world(config, num_envs=config.num_envs, seed=1, training=True)
     rng = np.random.default_rng(1)
     world.reset()
@@ -355,7 +363,7 @@ def _recorded_play(config: Config, replay: Replay) -> Callable[[int], None]:
         for _ in range(2_000)
     ]
     world.close()
-    return _adder(config, replay, itertools.cycle(frames))
+    return frames
 
 
 def _learner_and_batch(config: Config, spec: WorldSpec):
