@@ -12,7 +12,7 @@ BATCH_SIZES = (1, 8)
 
 
 def write_requests(signatures: dict[str, Any], model: Path) -> int:
-    """Writes one request per signature with inputs and batch size; their number, 0 without API."""
+    """Writes one request per signature and batch size; gives their number, 0 without the API."""
     if importlib.util.find_spec("tensorflow_serving") is None:
         return 0
     from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
@@ -20,7 +20,7 @@ def write_requests(signatures: dict[str, Any], model: Path) -> int:
     logs = []
     for name, function in signatures.items():
         inputs, _ = function.structured_input_signature
-        for size in BATCH_SIZES if inputs else ():
+        for size in BATCH_SIZES:
             request = predict_pb2.PredictRequest()
             request.model_spec.name = "policy"
             request.model_spec.signature_name = name

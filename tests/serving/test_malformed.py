@@ -8,9 +8,14 @@ import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
+from model_server import ModelServer, StatusError
 from tensorflow_serving.apis import predict_pb2
 
+from rainbow_tf.agent.networks import make_network
+from rainbow_tf.config import Config
+from rainbow_tf.environments.worlds import make_world
 from rainbow_tf.export.client import GrpcPolicy, RestPolicy
+from rainbow_tf.export.saved_model import Training, export_policy
 
 GOOD = {"observations": np.ones((2, 4), np.float32)}
 DTYPES = [np.float64, np.int32, np.uint8, np.int64, np.bool_, np.complex64, np.float16]
@@ -144,3 +149,54 @@ def test_malformed_rest_requests(server):
         with error.value:
             assert error.value.code in (400, 404), (path, body)
             assert json.load(error.value)["error"]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A server of a real export."""
+    folder = tmp_path_factory.mktemp("exported")
+    config = Config(environment="CartPole-v1")
+    world = make_world(config, num_envs=1, seed=1, training=False)
+    world.close()
+    export_policy(
+        make_network(config, world.spec, seed=1, name="online"),
+        config=config,
+        spec=world.spec,
+        training=Training(),
+        output_dir=folder,
+    )
+    server = ModelServer({"policy": folder})
+    yield server
+    server.stop()
+
+
+@pytest.mark.parametrize(
+    ("signature", "shapes", "said"),
+    [
+        ("serving_default", {"observations": (2, 4)}, None),
+        ("risk", {"observations": (2, 4), "alpha": (2,)}, None),
+        # As many numbers as there should be: only the graph itself can tell.
+        ("serving_default", {"observations": (2, 2, 2)}, "Shape of tensor"),
+        ("serving_default", {"observations": (4, 2)}, "Shape of tensor"),
+        ("serving_default", {"observations": (8,)}, "Shape of tensor"),
+        ("serving_default", {"observations": (0, 4)}, "The batch is empty"),
+        ("risk", {"observations": (2, 4), "alpha": (1,)}, "assertion failed"),
+        ("risk", {"observations": (2, 4), "alpha": (2, 1)}, "assertion failed|Shape of"),
+        ("risk", {"observations": (2, 2, 2), "alpha": (2,)}, "Shape of tensor"),
+        ("metadata", {"query": (0,)}, "The batch is empty"),
+    ],
+)
+def test_an_exported_model_answers_only_what_its_signature_says(exported, signature, shapes, said):
+    dtypes = {"query": np.int32}
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = "policy"
+    request.model_spec.signature_name = signature
+    for name, shape in shapes.items():
+        value = np.ones(shape, dtypes.get(name, np.float32))
+        request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
+    if said is None:
+        assert exported.predict(request).outputs["actions"].tensor_shape.dim[0].size == 2
+    else:
+        with pytest.raises(StatusError, match=said) as caught:
+            exported.predict(request)
+        assert caught.value.code == grpc.StatusCode.INVALID_ARGUMENT
