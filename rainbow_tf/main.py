@@ -29,6 +29,8 @@ def main(arguments: list[str]) -> None:
         run(config)
     except (ConfigError, CheckpointError) as error:
         sys.exit(f"rainbow_tf: {error}")
+    except OSError as error:
+        sys.exit(f"rainbow_tf: {error}; free the disk or give another --run_dir.")
     except KeyboardInterrupt:
         sys.exit("rainbow_tf: interrupted before training began; nothing was changed.")
 

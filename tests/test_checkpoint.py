@@ -268,6 +268,24 @@ def test_the_best_score_is_kept(tmp_path):
     assert Run.resumed(run.config).evaluator.state() == {"best": best, "evaluated": 100}
 
 
+def test_best_weights_that_a_full_disk_does_not_take_are_not_the_best(tmp_path, monkeypatch):
+    run = Run(settings(tmp_path))
+    first, second = (Best(frames, float(frames), 3, "gymnasium") for frames in (100, 200))
+    run.evaluator.best = first
+    run.evaluator.keep_best(100)
+    run.evaluator.best = second
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        run.evaluator.keep_best(200)
+    assert run.evaluator.best == first
+    assert "No space left" in run.said[-1]
+    assert restore_best(tmp_path, run.parts.learner.online) == first
+
+
 def test_a_checkpoint_of_another_shape_is_refused(tmp_path):
     run = Run(settings(tmp_path))
     run.checkpointer.save(run.play(30).counters)

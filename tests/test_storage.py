@@ -135,6 +135,14 @@ def test_pruning_removes_what_a_killed_process_left(tmp_path):
     assert store.numbers() == [1, 2, 3]
 
 
+def test_pruning_survives_an_older_manifest_that_is_damaged(tmp_path):
+    store = filled_store(tmp_path)
+    (tmp_path / "000002" / "manifest.json").write_text("{")
+    store.prune(2)
+    assert_holds(store, store.newest_whole()[0], 3)
+    assert not (tmp_path / "000002" / "own.lz4").exists()
+
+
 def test_discarded_checkpoints_do_not_come_back(tmp_path):
     store = filled_store(tmp_path)
     store.discard_newer(2)
@@ -268,3 +276,4 @@ def test_an_atomic_write_that_fails_leaves_what_was_there(tmp_path):
     with pytest.raises(OSError, match="full"):
         write_atomically(path, fail)
     assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path], "half a file takes space on a full disk"

@@ -65,6 +65,7 @@ class Evaluator:
         self._is_stopping = is_stopping
         self._say = say
         self.best: Best | None = None
+        self._kept: Best | None = None  # what `best/` holds
         self._evaluated = 0  # frames of the last evaluation
 
     def state(self) -> dict[str, Any]:
@@ -73,7 +74,7 @@ class Evaluator:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Takes back what `state` gave."""
-        self.best = None if state["best"] is None else Best(*state["best"])
+        self.best = self._kept = None if state["best"] is None else Best(*state["best"])
         self._evaluated = state["evaluated"]
 
     def observe(self, frames: int) -> bool:
@@ -126,4 +127,9 @@ class Evaluator:
         try:
             write_best(self._config.folder, self._parts.learner.online, self.best)
         except OSError as error:
-            self._say(f"The best weights could not be written to {self._config.folder}: {error}.")
+            self._say(
+                f"The best weights could not be written to {self._config.folder}: "
+                f"{error.strerror}. The best that is there stays the best."
+            )
+            self.best = self._kept
+        self._kept = self.best

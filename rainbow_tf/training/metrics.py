@@ -178,6 +178,7 @@ class Metrics:
         self._train = CsvFile(folder / "train.csv", TRAIN_COLUMNS, frames=frames)
         self._eval = CsvFile(folder / "eval.csv", EVAL_COLUMNS, frames=frames)
         self._board = tf.summary.create_file_writer(str(folder / "tensorboard"))
+        self._failing: set[object] = set()  # files that the disk does not take
         self._tracker = EpisodeTracker(config.num_envs)
         self._episodes = 0
         self.recent: deque[Episode] = deque(maxlen=100)
@@ -275,7 +276,10 @@ class Metrics:
         try:
             file.write({name: _short(value) for name, value in row.items()})
         except OSError as error:
-            self._say(f"A row at {row['frames']:,} frames waits to be written: {error.strerror}.")
+            since = f"Rows from {row['frames']:,} frames on wait to be written"
+            self._say_once(file, f"{since}: {error.strerror}.")
+        else:
+            self._failing.discard(file)
 
     def _draw(self, frames: int, points: dict) -> None:
         try:
@@ -285,13 +289,24 @@ class Metrics:
                         tf.summary.scalar(name, value)
             self._board.flush()
         except tf.errors.OpError as error:
-            self._say(f"TensorBoard points at {frames:,} frames are lost: {error.message}.")
+            reason = error.message.splitlines()[0].rsplit("; ")[-1]
+            since = f"TensorBoard points from {frames:,} frames on are lost"
+            self._say_once(self._board, f"{since}: {reason}.")
+        else:
+            self._failing.discard(self._board)
+
+    def _say_once(self, file: object, line: str) -> None:
+        """Says what is wrong with a file, and not again until it was right."""
+        if file not in self._failing:
+            self._failing.add(file)
+            self._say(line)
 
     def close(self) -> None:
         """Closes the files."""
         self._train.close()
         self._eval.close()
-        self._board.close()
+        with contextlib.suppress(tf.errors.OpError):  # A full disk; `_draw` has said so.
+            self._board.close()
 
 
 def protocol_name(config: Config) -> str:

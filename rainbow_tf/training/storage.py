@@ -5,6 +5,7 @@ checksums; it may name files of older checkpoints that did not change. It counts
 is in place, and the manifest is written last. Nothing here can run code that a file brings.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -165,8 +166,10 @@ class CheckpointStore:
             (self._path(number) / _MANIFEST).unlink()
         needed = {self._path(number) / _MANIFEST for number in numbers[-keep:]}
         for number in numbers[-keep:]:
-            files = self._manifest(number).files.values()
-            needed |= {self.folder / file.path for file in files}
+            # Of a manifest that was damaged nobody knows the files, nor could use them.
+            with contextlib.suppress(CheckpointError):
+                files = self._manifest(number).files.values()
+                needed |= {self.folder / file.path for file in files}
         for number in self._folders():
             folder = self._path(number)
             for path in folder.iterdir():
@@ -195,11 +198,14 @@ class CheckpointStore:
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Puts a whole file in place, or leaves what was there."""
     aside = path.with_name(f".{path.name}.part")
-    with aside.open("wb") as stream:
-        write(stream)
-        stream.flush()
-        os.fsync(stream.fileno())
-    aside.replace(path)
+    try:
+        with aside.open("wb") as stream:
+            write(stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
     _sync(path.parent)
 
 
