@@ -1,5 +1,6 @@
 """Trains an agent: python -m rainbow_tf.main --game=qbert --n_step=3."""
 
+import re
 import shlex
 import signal
 import sys
@@ -13,9 +14,11 @@ from rainbow_tf.startup import load_tensorflow
 from rainbow_tf.training.folder import RunFolder, check_folder, check_settings, resumes
 from rainbow_tf.training.storage import (
     CHECKPOINTS,
+    Best,
     Checkpoint,
     CheckpointError,
     CheckpointStore,
+    kept_best,
 )
 
 
@@ -40,7 +43,7 @@ def run(config: Config) -> None:
     folder = RunFolder(config)
     store = CheckpointStore(config.folder / CHECKPOINTS)
     checkpoint = _find_checkpoint(config, folder, store)
-    if checkpoint is not None and checkpoint.state["frames"] >= config.frames:
+    if checkpoint is not None and _is_finished(config, checkpoint):
         print(
             f"The run in {folder.path} has its {checkpoint.state['frames']:,} frames; "
             "give a larger --frames to go on, or --restart to begin again."
@@ -74,6 +77,7 @@ def run(config: Config) -> None:
         network=parts.learner.online,
         replay=parts.replay,
         frames=frames,
+        evaluated=0 if checkpoint is None else checkpoint.state["evaluator"]["evaluated"],
         say=bar.say,
     )
     evaluator = Evaluator(
@@ -89,30 +93,40 @@ def run(config: Config) -> None:
     if checkpoint is not None:
         store.discard_newer(checkpoint.number)
         checkpointer.resume(checkpoint)
-        evaluator.keep_best(frames)
+    reached = start
     try:
+        if checkpoint is not None:  # What a stop or a kill left undone at this very step.
+            if evaluator.observe(frames):
+                checkpointer.save(start, again=True)
+            if evaluator.best != kept_best(config.folder):
+                evaluator.keep_best(frames)
         for tick in train(config, parts, start):
-            frames = tick.frames
+            frames, reached = tick.frames, tick.counters
             metrics.observe(tick)
             bar.show(frames, metrics)
             evaluated = evaluator.observe(frames)
             checkpointer.observe(tick, now=evaluated or stop.requested)
-            evaluator.keep_best(frames)
+            if evaluated:
+                evaluator.keep_best(frames)
             if stop.requested:
                 break
-        checkpointer.save(tick.counters)
+        checkpointer.save(reached)
     except DivergedError as error:
-        path = write_diagnosis(config, parts, error, frames)
+        try:
+            known = f"is in {write_diagnosis(config, parts, error, frames)}"
+        except OSError as full:
+            known = f"could not be written to {config.folder} ({full.strerror})"
         sys.exit(
-            f"rainbow_tf: {error} What is known of it is in {path}; a smaller --learning_rate "
+            f"rainbow_tf: {error} What is known of it {known}; a smaller --learning_rate "
             "or --clip_rewards may help."
         )
     finally:
         bar.close()
         metrics.close()
         parts.world.close()
-    if stop.requested:
-        again = [argument for argument in sys.argv[1:] if argument.lstrip("-") != "restart"]
+    if stop.requested and (frames < config.frames or evaluator.is_due(frames)):
+        again = [a for a in sys.argv[1:] if not re.fullmatch("--?restart(=.*)?", a)]
+        again += ["--norestart"] if config.restart else []  # it may stand in a flagfile
         print(f"Stopped after {frames:,} frames. To go on:")
         print(f"  python -m rainbow_tf.main {shlex.join(again)}")
     else:
@@ -143,6 +157,15 @@ def _find_checkpoint(
     if checkpoint is not None:
         check_settings(Config(**checkpoint.state["config"]), config)
     return checkpoint
+
+
+def _is_finished(config: Config, checkpoint: Checkpoint) -> bool:
+    """Whether a run has its frames, its last evaluation, and the weights of it if they are best."""
+    frames, period = checkpoint.state["frames"], config.eval_period_frames
+    best, evaluated = (checkpoint.state["evaluator"][name] for name in ("best", "evaluated"))
+    is_due = period > 0 and frames // period != evaluated // period
+    is_kept = best is None or best[0] != frames or kept_best(config.folder) == Best(*best)
+    return frames >= config.frames and not is_due and is_kept
 
 
 class _StopSignals:

@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import itertools
+import os
 from typing import ClassVar
 
 import numpy as np
@@ -21,8 +22,8 @@ from rainbow_tf.training.evaluation import Evaluator
 from rainbow_tf.training.loop import BEGINNING, Counters, learn, train
 from rainbow_tf.training.metrics import Metrics
 from rainbow_tf.training.parts import build_parts
-from rainbow_tf.training.snapshot import Best, restore_best, restore_online, write_best
-from rainbow_tf.training.storage import CHECKPOINTS, CheckpointError, CheckpointStore
+from rainbow_tf.training.snapshot import restore_best, restore_online, write_best
+from rainbow_tf.training.storage import CHECKPOINTS, Best, CheckpointError, CheckpointStore
 from rainbow_tf.types import WorldSpec
 
 ALL_OFF = {
@@ -220,6 +221,49 @@ def test_a_chunk_that_vanished_is_written_again(tmp_path, monkeypatch):
     assert_same_state(run, Run.resumed(run.config))
 
 
+def test_a_chunk_that_was_cut_off_is_written_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("rainbow_tf.replay.replay._CHUNK_SLOTS", 40)
+    run = Run(settings(tmp_path))
+    run.checkpointer.save(run.play(100).counters)
+    os.truncate(tmp_path / CHECKPOINTS / "000001" / "steps_00003.lz4", 50)
+    run.checkpointer.save(run.play(5).counters)
+    assert_same_state(run, Run.resumed(run.config))
+
+
+def test_every_random_generator_goes_on(tmp_path):
+    run = Run(settings(tmp_path))
+    tick = run.play(5)
+    names = ("replay", "actor", "evaluation_actor")
+    for name in names:
+        getattr(run.parts, name).rng.random(7)
+    run.checkpointer.save(tick.counters)
+    other = Run.resumed(run.config)
+    for name in names:
+        states = [getattr(one.parts, name).rng.bit_generator.state for one in (run, other)]
+        assert states[0] == states[1], name
+
+
+def test_a_full_disk_is_tried_again_after_a_period_only(tmp_path, monkeypatch):
+    run = Run(settings(tmp_path, checkpoint_period_frames=40))
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    for tick in itertools.islice(run.ticks, 25):
+        run.checkpointer.observe(tick)
+        frames = tick.frames
+    assert len(run.said) == frames // 40
+
+
+def test_a_resumed_run_does_not_save_at_once(tmp_path):
+    run = Run(settings(tmp_path, checkpoint_period_frames=50))
+    run.checkpointer.save(run.play(20).counters)
+    other = Run.resumed(run.config)
+    other.checkpointer.observe(other.play(1))
+    assert other.store.numbers() == [1]
+
+
 def test_no_more_checkpoints_than_asked_for(tmp_path):
     run = Run(settings(tmp_path, max_checkpoints=3))
     for _ in range(5):
@@ -266,6 +310,14 @@ def test_the_best_score_is_kept(tmp_path):
     run.evaluator._evaluated = 100
     run.checkpointer.save(run.play(5).counters)
     assert Run.resumed(run.config).evaluator.state() == {"best": best, "evaluated": 100}
+
+
+def test_better_weights_than_an_older_checkpoint_knows_are_kept(tmp_path):
+    run = Run(settings(tmp_path))
+    run.checkpointer.save(run.play(5).counters)
+    best = Best(frames=900, score_mean=50.0, episodes=3, protocol="gymnasium")
+    write_best(tmp_path, run.parts.learner.online, best)
+    assert Run.resumed(run.config).evaluator.best == best
 
 
 def test_best_weights_that_a_full_disk_does_not_take_are_not_the_best(tmp_path, monkeypatch):

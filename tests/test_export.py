@@ -22,8 +22,8 @@ from rainbow_tf.export import saved_model, screens, warmup
 from rainbow_tf.export.runs import export_run
 from rainbow_tf.export.saved_model import Training, cvar, export_policy, serving_shape, to_stacks
 from rainbow_tf.games import GAMES
-from rainbow_tf.training.snapshot import AGENT_FILE, Best, named, values, write_best
-from rainbow_tf.training.storage import CHECKPOINTS, CheckpointStore
+from rainbow_tf.training.snapshot import AGENT_FILE, named, values, write_best
+from rainbow_tf.training.storage import CHECKPOINTS, Best, CheckpointStore
 
 CARTPOLE = Config(environment="CartPole-v1", v_min=0, v_max=100)
 OFF = {

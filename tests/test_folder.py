@@ -2,8 +2,10 @@ import dataclasses
 
 import pytest
 
+from rainbow_tf import main
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.training.folder import RunFolder, check_folder, check_settings, resumes
+from rainbow_tf.training.storage import CHECKPOINTS, CheckpointStore
 
 
 def settings(folder, **changes):
@@ -41,6 +43,40 @@ def test_settings_that_may_not_change_are_all_named(tmp_path):
         assert part in message
     assert "--frames" not in message
     assert (tmp_path / "config.json").read_text() == before
+
+
+def test_only_these_settings_may_change():
+    assert {field.name for field in dataclasses.fields(Config) if field.metadata["may_change"]} == {
+        "frames",
+        "replay_compression",
+        "eval_period_frames",
+        "eval_frames",
+        "eval_noise",
+        "eval_epsilon",
+        "run_dir",
+        "restart",
+        "export_dir",
+        "threads",
+        "checkpoint_period_frames",
+        "max_checkpoints",
+        "log_period_frames",
+    }
+
+
+def test_the_settings_of_the_checkpoint_count_too(tmp_path):
+    config = settings(tmp_path)
+    RunFolder(config).begin()
+    other = dataclasses.asdict(dataclasses.replace(config, n_step=5))
+    store = CheckpointStore(tmp_path / CHECKPOINTS)
+    store.write(state={"config": other}, new={}, old={})
+    with pytest.raises(ConfigError, match="--n_step=5"):
+        main._find_checkpoint(config, RunFolder(config), store)
+
+
+def test_a_folder_without_a_name_cannot_be_moved_aside(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="--run_dir"):
+        check_folder(settings(".", restart=True))
 
 
 @pytest.mark.parametrize(

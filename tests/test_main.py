@@ -126,15 +126,6 @@ def test_a_run_writes_no_noise(finished_run):
         assert "frame/s" in line or "evaluation at" in line or not line.strip(), line
 
 
-def test_a_second_run_does_not_overwrite_the_first(finished_run):
-    folder, _ = finished_run
-    before = (folder / "train.csv").read_text()
-    result = run_main(*TINY_CARTPOLE, f"--run_dir={folder}")
-    assert result.returncode != 0
-    assert "--restart" in result.stderr
-    assert (folder / "train.csv").read_text() == before
-
-
 def test_restart_moves_the_old_run_aside(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()

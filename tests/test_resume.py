@@ -161,11 +161,9 @@ def test_a_stopped_run_saves_and_says_how_to_go_on(tmp_path, number):
 def test_a_stop_does_not_wait_for_an_evaluation(tmp_path):
     folder = tmp_path / "run"
     process = start(folder, "--eval_frames=100_000_000")
-    seen = []
-    for character in iter(lambda: process.stderr.read(1), ""):
-        seen.append(character)
-        if "".join(seen[-7:]) == "playing":
-            break
+    seen = ""
+    while not seen.endswith("playing"):
+        seen += process.stderr.read(1)
     process.send_signal(signal.SIGTERM)
     code, stdout, _ = finish(process)
     assert code == 0
@@ -209,7 +207,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used(finished, tmp_pat
     assert code == 0
     assert f"Checkpoint {newest} is damaged: {path}" in stdout
     assert f"Going on from checkpoint {older} at 4" in stdout
-    assert checkpoints(folder).newest_whole()[1] == []
+    for number in checkpoints(folder).numbers():
+        checkpoints(folder).open(number)
     assert [row // 50 for row in frames_of(folder / "train.csv")] == list(range(1, 11))
 
 
@@ -252,7 +251,7 @@ def test_a_full_disk_does_not_end_the_run(tmp_path):
     assert code == 0
     assert "Done after" in stdout
     assert "could not be written" in stderr
-    assert "Training goes on" in stderr
+    assert "The checkpoints before it stay" in stderr
     assert [row // 50 for row in frames_of(folder / "train.csv")] == list(range(1, 11))
     assert checkpoints(folder).numbers() == []
     assert not any((folder / "checkpoints").iterdir())
@@ -277,6 +276,67 @@ def test_divergence_leaves_a_diagnosis_and_the_checkpoint_before(tmp_path):
     checkpoint, problems = checkpoints(folder).newest_whole()
     assert problems == []
     assert checkpoint.state["frames"] <= content["frames"]
+
+
+KILLED_BEFORE_BEST = """
+import os
+from absl import app, flags
+from rainbow_tf import config, main
+from rainbow_tf.training import evaluation
+
+evaluation.write_best = lambda *_: os._exit(9)
+config.define_flags()
+flags.adopt_module_key_flags(config)
+app.run(main.main)
+"""
+
+
+def test_a_kill_between_the_checkpoint_and_the_best(tmp_path):
+    folder = tmp_path / "run"
+    arguments = [*TINY, f"--run_dir={folder}", "--frames=500", "--checkpoint_period_frames=400"]
+    result = subprocess.run([sys.executable, "-c", KILLED_BEFORE_BEST, *arguments], timeout=300)
+    assert result.returncode == 9
+    # The checkpoint came first: its network is the one that was evaluated.
+    frames = frames_of(folder / "eval.csv")[-1]
+    assert checkpoints(folder).newest_whole()[0].state["frames"] == frames
+    assert not (folder / "best").exists()
+    # Although the run has its frames, it is not done.
+    code, _, _ = finish(start(folder, "--frames=500"))
+    assert code == 0
+    assert json.loads((folder / "best" / "score.json").read_text())["frames"] == frames
+    assert frames_of(folder / "eval.csv") == [frames]
+
+
+def test_a_stop_in_the_last_evaluation_does_not_lose_it(tmp_path):
+    folder = tmp_path / "run"
+    process = start(folder, "--frames=500", "--eval_frames=100_000_000")
+    seen = ""
+    while not seen.endswith("playing"):
+        seen += process.stderr.read(1)
+    process.send_signal(signal.SIGTERM)
+    code, stdout, _ = finish(process)
+    assert code == 0
+    assert "To go on" in stdout
+    code, stdout, _ = finish(start(folder, "--frames=500"))
+    assert code == 0
+    assert len(frames_of(folder / "eval.csv")) == 1
+    assert (folder / "best" / "online.npz").exists()
+    code, stdout, _ = finish(start(folder, "--frames=500"))
+    assert "larger --frames" in stdout
+
+
+def test_a_run_that_another_process_began_meanwhile_is_not_touched(tmp_path, finished):
+    folder = tmp_path / "run"
+    process = start(folder, "--frames=900")
+    copy_of(finished, folder)  # while it loads
+    before = snapshot(folder)
+    code, _, stderr = finish(process)
+    assert code == 1
+    assert "Another process began a run" in stderr
+    after = snapshot(folder)
+    assert {path: data for path, data in after.items() if path.name != ".lock"} == {
+        path: data for path, data in before.items() if path.name != ".lock"
+    }
 
 
 def test_a_run_without_a_checkpoint_begins_anew(tmp_path):

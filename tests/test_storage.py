@@ -95,6 +95,25 @@ def test_the_manifest_is_written_last(tmp_path, monkeypatch):
     assert seen == [("manifest.json", [".manifest.json.part", "own.lz4", "shared.lz4"])]
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs /proc to name files")
+def test_everything_is_on_the_disk_before_the_manifest_counts(tmp_path, monkeypatch):
+    log, fsync, replace = [], os.fsync, os.replace
+
+    def watch_fsync(descriptor):
+        log.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    def watch_replace(path, target):
+        log.append("replace")
+        return replace(path, target)
+
+    monkeypatch.setattr("os.fsync", watch_fsync)
+    monkeypatch.setattr("pathlib.Path.replace", watch_replace)
+    store = CheckpointStore(tmp_path / "store")
+    store.write(state={}, new={"a": lambda: {"x": np.zeros(3)}}, old={})
+    assert log == ["a.lz4", "store", ".manifest.json.part", "replace", "000001"]
+
+
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device")])
 def test_a_full_disk_leaves_the_checkpoints_before(tmp_path, error):
     store = filled_store(tmp_path)
@@ -129,6 +148,7 @@ def test_pruning_removes_what_a_killed_process_left(tmp_path):
     (tmp_path / "000004").mkdir()
     (tmp_path / "000004" / "own.lz4").write_bytes(b"half")
     (tmp_path / "notes").mkdir()
+    (tmp_path / "000003" / ".notes").mkdir()
     store.prune(9)
     assert not (tmp_path / "000004").exists()
     assert (tmp_path / "notes").exists()

@@ -1,5 +1,6 @@
 """What a run must keep to go on: agent, memory, counters and random generators."""
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable
@@ -62,9 +63,9 @@ class Checkpointer:
         if now or tick.frames // period > saved_frames // period:
             self.save(tick.counters)
 
-    def save(self, reached: Counters) -> None:
+    def save(self, reached: Counters, *, again: bool = False) -> None:
         """Saves the run as it stands; a disk that does not take it does not stop the run."""
-        if reached == self._saved:
+        if reached == self._saved and not again:
             return
         self._saved = reached  # also where the disk is full: it is tried again after a period
         try:
@@ -73,8 +74,7 @@ class Checkpointer:
             frames = reached.steps * self._config.frames_per_step
             self._say(
                 f"The checkpoint at {frames:,} frames could not be written to "
-                f"{self._store.folder}: {error.strerror}. Training goes on, the checkpoints "
-                "before it stay."
+                f"{self._store.folder}: {error.strerror}. The checkpoints before it stay."
             )
 
     def _write(self, reached: Counters) -> None:
@@ -105,7 +105,8 @@ class Checkpointer:
             _chunk_name(number): checkpoint.files[_chunk_name(number)]
             for number in parts.replay.written_chunks()
         }
-        self._store.prune(self._config.max_checkpoints)
+        with contextlib.suppress(OSError):  # What is left over goes with the next one.
+            self._store.prune(self._config.max_checkpoints)
 
 
 def counters(checkpoint: Checkpoint) -> Counters:

@@ -11,7 +11,8 @@ from rainbow_tf.config import Config
 from rainbow_tf.environments.worlds import World, make_world
 from rainbow_tf.training.metrics import EpisodeTracker, Metrics, protocol_name
 from rainbow_tf.training.parts import Parts
-from rainbow_tf.training.snapshot import Best, write_best
+from rainbow_tf.training.snapshot import write_best
+from rainbow_tf.training.storage import Best, kept_best
 
 
 class Evaluation(NamedTuple):
@@ -74,19 +75,28 @@ class Evaluator:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Takes back what `state` gave."""
-        self.best = self._kept = None if state["best"] is None else Best(*state["best"])
+        self.best = None if state["best"] is None else Best(*state["best"])
+        kept = kept_best(self._config.folder)
+        # Where an older checkpoint had to be used, what is kept may be better than all it knows.
+        if kept is not None and (self.best is None or kept.score_mean > self.best.score_mean):
+            self.best = kept
+        self._kept = self.best
         self._evaluated = state["evaluated"]
 
     def observe(self, frames: int) -> bool:
         """Evaluates if a period has passed; tells whether it did."""
-        period = self._config.eval_period_frames
-        if period == 0 or frames // period == self._evaluated // period:
+        if not self.is_due(frames):
             return False
         with self._metrics.paused():
             evaluation = self._play(frames)
         if evaluation is not None:
             self._evaluated = frames
         return evaluation is not None
+
+    def is_due(self, frames: int) -> bool:
+        """Whether a period has passed since the last evaluation."""
+        period = self._config.eval_period_frames
+        return period > 0 and frames // period != self._evaluated // period
 
     def _play(self, frames: int) -> Evaluation | None:
         config = self._config

@@ -21,6 +21,10 @@ def check_folder(config: Config) -> None:
         raise _unwritable(folder, f"{nearest} is a file")
     if not os.access(nearest, os.W_OK):
         raise _unwritable(folder, f"no permission to write in {nearest}")
+    if config.restart and folder.name in ("", ".."):
+        raise ConfigError(
+            f"--restart cannot move {folder} aside; give --run_dir by its name, from outside of it."
+        )
     if resumes(config):
         check_settings(_settings(folder), config)
 
@@ -71,6 +75,7 @@ class RunFolder:
         self._config = config
         self.path = config.folder
         self._lock = FileLock(self.path / ".lock", timeout=0)
+        self._resumes = resumes(config)
 
     def lock(self) -> None:
         """Makes the folder this process's own until it ends, however it ends."""
@@ -94,6 +99,11 @@ class RunFolder:
         try:
             if config.restart and (self.path / _SETTINGS).exists():
                 self._move_aside()
+            elif resumes(config) and not self._resumes:
+                raise ConfigError(
+                    f"Another process began a run in {self.path} meanwhile; give the same command "
+                    "again to go on with it, or another --run_dir."
+                )
             elif resumes(config):
                 old = _settings(self.path)
                 for name in changed_settings(old, config):

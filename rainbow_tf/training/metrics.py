@@ -92,6 +92,9 @@ class CsvFile:
     def write(self, row: dict) -> None:
         """Appends a row; raises OSError if it must wait."""
         self._waiting += _csv_line([row[name] for name in self._columns])
+        self._flush()
+
+    def _flush(self) -> None:
         end = self._file.seek(0, os.SEEK_END)
         written = 0
         try:
@@ -104,7 +107,9 @@ class CsvFile:
         self._waiting = b""
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the file, after a last try to write what waits."""
+        with contextlib.suppress(OSError):
+            self._flush()
         self._file.close()
 
 
@@ -167,6 +172,7 @@ class Metrics:
         network: Network,
         replay: Replay,
         frames: int,
+        evaluated: int | None = None,
         say: Callable[[str], None],
     ):
         folder = config.folder
@@ -175,8 +181,10 @@ class Metrics:
         self._say = say
         self._period = config.log_period_frames
         self._protocol = protocol_name(config)
+        # A row of an evaluation that the checkpoint does not know is made again.
+        rows = frames if evaluated is None else evaluated
         self._train = CsvFile(folder / "train.csv", TRAIN_COLUMNS, frames=frames)
-        self._eval = CsvFile(folder / "eval.csv", EVAL_COLUMNS, frames=frames)
+        self._eval = CsvFile(folder / "eval.csv", EVAL_COLUMNS, frames=rows)
         self._board = tf.summary.create_file_writer(str(folder / "tensorboard"))
         self._failing: set[object] = set()  # files that the disk does not take
         self._tracker = EpisodeTracker(config.num_envs)

@@ -5,14 +5,16 @@ import json
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from rainbow_tf.agent.networks import Network
 from rainbow_tf.config import ConfigError
 from rainbow_tf.training.storage import (
+    BEST_SCORE,
     CHECKPOINTS,
+    Best,
     CheckpointError,
     CheckpointStore,
     write_atomically,
@@ -20,16 +22,6 @@ from rainbow_tf.training.storage import (
 
 AGENT_FILE = "agent"
 _BEST_WEIGHTS = "best/online.npz"
-_BEST_SCORE = "best/score.json"
-
-
-class Best(NamedTuple):
-    """The best evaluation of a run."""
-
-    frames: int
-    score_mean: float
-    episodes: int
-    protocol: str
 
 
 def named(prefix: str, variables: Iterable) -> dict[str, Any]:
@@ -62,25 +54,35 @@ def write_best(folder: Path, network: Network, best: Best) -> None:
     (folder / _BEST_WEIGHTS).parent.mkdir(exist_ok=True)
     # Not as HDF5: its library ends the process where the disk is full.
     weights = io.BytesIO()
-    np.savez(weights, allow_pickle=False, **values(named("online", network.variables)))
     score = json.dumps(best._asdict(), indent=2) + "\n"
+    # The score is in the file of the weights too: a kill between the two files mixes nothing up.
+    arrays = values(named("online", network.variables)) | {"score": np.array(score)}
+    np.savez(weights, allow_pickle=False, **arrays)
     write_atomically(folder / _BEST_WEIGHTS, lambda file: file.write(weights.getbuffer()))
-    write_atomically(folder / _BEST_SCORE, lambda file: file.write(score.encode()))
+    write_atomically(folder / BEST_SCORE, lambda file: file.write(score.encode()))
 
 
 def restore_best(run_dir: Path, network: Network) -> Best:
     """Fills a network with the weights of a run's best evaluation."""
     try:
-        best = Best(**json.loads((run_dir / _BEST_SCORE).read_text()))
         with (run_dir / _BEST_WEIGHTS).open("rb") as file:
-            arrays = np.load(file, allow_pickle=False)
-            assign(named("online", network.variables), dict(arrays))
+            arrays = dict(np.load(file, allow_pickle=False))
+        best = Best(**json.loads(str(arrays.pop("score"))))
+        assign(named("online", network.variables), arrays)
     except FileNotFoundError as error:
         raise ConfigError(
             f"{run_dir} has no best weights, for which a run needs an evaluation; give "
             "--snapshot=latest or another --run_dir."
         ) from error
-    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, CheckpointError) as error:
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        EOFError,
+        RuntimeError,
+        zipfile.BadZipFile,
+    ) as error:
         raise ConfigError(
             f"{run_dir / _BEST_WEIGHTS} cannot be used ({error}); give --snapshot=latest."
         ) from error

@@ -18,6 +18,7 @@ import lz4.frame
 import numpy as np
 
 CHECKPOINTS = "checkpoints"  # in the folder of a run
+BEST_SCORE = "best/score.json"
 _MANIFEST = "manifest.json"
 _FORMAT = 1
 _READ_BYTES = 1 << 20
@@ -41,6 +42,15 @@ class Checkpoint(NamedTuple):
     number: int
     files: dict[str, StoredFile]
     state: dict[str, Any]  # whatever JSON holds
+
+
+class Best(NamedTuple):
+    """The best evaluation of a run."""
+
+    frames: int
+    score_mean: float
+    episodes: int
+    protocol: str
 
 
 class CheckpointStore:
@@ -174,7 +184,8 @@ class CheckpointStore:
             folder = self._path(number)
             for path in folder.iterdir():
                 if path not in needed:
-                    path.unlink()
+                    with contextlib.suppress(OSError):  # a folder that a person or a tool made
+                        path.unlink()
             if not any(folder.iterdir()):
                 folder.rmdir()
 
@@ -193,6 +204,14 @@ class CheckpointStore:
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06d}"
+
+
+def kept_best(run_dir: Path) -> Best | None:
+    """What `best/` says that it holds."""
+    try:
+        return Best(**json.loads((run_dir / BEST_SCORE).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
