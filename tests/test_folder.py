@@ -125,6 +125,16 @@ def test_two_in_one_folder(tmp_path):
         RunFolder(settings(tmp_path, restart=True)).begin()
 
 
+def test_a_run_that_another_process_began_meanwhile_is_not_touched(tmp_path):
+    late = RunFolder(settings(tmp_path))
+    other = RunFolder(settings(tmp_path, frames=7))
+    other.begin()
+    other._lock.release()  # as at its end
+    with pytest.raises(ConfigError, match="Another process began a run"):
+        late.begin()
+    assert Config.from_json((tmp_path / "config.json").read_text()).frames == 7
+
+
 def test_restart_moves_the_run_aside_and_locks_the_new_folder(tmp_path, capsys):
     path = tmp_path / "run"
     RunFolder(settings(path)).begin()

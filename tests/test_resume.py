@@ -325,20 +325,6 @@ def test_a_stop_in_the_last_evaluation_does_not_lose_it(tmp_path):
     assert "larger --frames" in stdout
 
 
-def test_a_run_that_another_process_began_meanwhile_is_not_touched(tmp_path, finished):
-    folder = tmp_path / "run"
-    process = start(folder, "--frames=900")
-    copy_of(finished, folder)  # while it loads
-    before = snapshot(folder)
-    code, _, stderr = finish(process)
-    assert code == 1
-    assert "Another process began a run" in stderr
-    after = snapshot(folder)
-    assert {path: data for path, data in after.items() if path.name != ".lock"} == {
-        path: data for path, data in before.items() if path.name != ".lock"
-    }
-
-
 def test_a_run_without_a_checkpoint_begins_anew(tmp_path):
     folder = tmp_path / "run"
     process = start(folder, "--checkpoint_period_frames=1_000_000", "--eval_period_frames=0")
