@@ -1,7 +1,7 @@
 """The agents in the paper's order, and the one home of their labels and colours."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 # Okabe and Ito's colours, which colour-blind readers tell apart. As in the paper, an ablation is
 # dashed and has the colour of the baseline that brought the part.
@@ -10,7 +10,7 @@ _DOUBLE, _PRIORITY, _DUELING = "#E69F00", "#009E73", "#56B4E9"
 _MULTI_STEP, _DISTRIBUTIONAL, _NOISY = "#CC79A7", "#0072B2", "#D55E00"
 _SPARE_COLOURS = ("#882255", "#117733", "#332288", "#999933", "#AA4499", "#44AA99")
 
-SOLID, DASHED, DOTTED, DASH_DOT = "-", "--", ":", "-."
+LineKind = Literal["-", "--", ":", "-."]
 
 
 class Style(NamedTuple):
@@ -18,7 +18,7 @@ class Style(NamedTuple):
 
     label: str
     colour: str
-    line: str = SOLID
+    line: LineKind = "-"
     width: float = 1.5
 
 
@@ -31,12 +31,12 @@ _STYLES = {
     "distrib_dqn": Style("Distributional DQN", _DISTRIBUTIONAL),
     "noisy_dqn": Style("Noisy DQN", _NOISY),
     "rainbow": Style("Rainbow", _BLACK, width=2.4),
-    "no_double": Style("no double", _DOUBLE, DASHED),
-    "no_priority": Style("no priority", _PRIORITY, DASHED),
-    "no_dueling": Style("no dueling", _DUELING, DASHED),
-    "no_multi_step": Style("no multi-step", _MULTI_STEP, DASHED),
-    "no_distributional": Style("no distribution", _DISTRIBUTIONAL, DASHED),
-    "no_noisy": Style("no noisy", _NOISY, DASHED),
+    "no_double": Style("no double", _DOUBLE, "--"),
+    "no_priority": Style("no priority", _PRIORITY, "--"),
+    "no_dueling": Style("no dueling", _DUELING, "--"),
+    "no_multi_step": Style("no multi-step", _MULTI_STEP, "--"),
+    "no_distributional": Style("no distribution", _DISTRIBUTIONAL, "--"),
+    "no_noisy": Style("no noisy", _NOISY, "--"),
 }
 ABLATIONS = tuple(name for name in _STYLES if name.startswith("no_"))
 
@@ -66,6 +66,7 @@ def styles(names: Iterable[str]) -> dict[str, Style]:
     A name may end in a note, such as `rainbow (paper)`: it keeps its colour, and is dotted.
     """
     found = {}
+    names = list(names)
     known = list(_STYLES)
     unknown = sorted({_base(name) for name in names} - set(known))
     for name in sorted(names, key=lambda n: ((known + unknown).index(_base(n)), n)):
@@ -75,9 +76,9 @@ def styles(names: Iterable[str]) -> dict[str, Style]:
             style = _STYLES[base]
         else:
             colour = _SPARE_COLOURS[unknown.index(base) % len(_SPARE_COLOURS)]
-            style = Style(base.replace("_", " "), colour, DASH_DOT)
+            style = Style(base.replace("_", " "), colour, "-.")
         if note:
-            style = style._replace(label=style.label + note, line=DOTTED)
+            style = style._replace(label=style.label + note, line=":")
         found[name] = style
     return found
 

@@ -140,9 +140,7 @@ def _read_curve(folder: Path, config: Config) -> Curve:
     points: list[tuple] = []
     if path.exists():
         frames, returns = _columns(path, {"frames": int, "return_mean_100": _optional})
-        points = [
-            point for point in zip(frames, returns, strict=True) if not np.isnan(point[1])
-        ]
+        points = [point for point in zip(frames, returns, strict=True) if not np.isnan(point[1])]
     frames_, scores_ = np.array(points, dtype=float).reshape(-1, 2).T
     return Curve(frames_, scores_, protocol, is_training=True)
 

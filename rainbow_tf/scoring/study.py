@@ -255,18 +255,25 @@ def missing_runs(runs: list[Run]) -> list[Missing]:
     found = []
     for members in sets.values():
         there = {(run.world, run.agent, run.config.seed): run for run in members}
-        for key in itertools.product(*(sorted({k[i] for k in there}) for i in range(3))):
-            run = there.get(key)
-            if run is None:
-                found.append(Missing(*key, "not there"))
-            elif not len(run.curve.frames):
-                found.append(Missing(*key, "no score yet"))
-            elif run.curve.is_training and is_evaluated:
-                found.append(Missing(*key, "no evaluation yet"))
-            elif not run.is_finished:
-                done, all_ = run.last_frame / 1e6, run.config.frames / 1e6
-                found.append(Missing(*key, f"unfinished: {done:g} of {all_:g} million frames"))
+        worlds, agents, seeds = (sorted(values) for values in map(set, zip(*there, strict=True)))
+        for key in itertools.product(worlds, agents, seeds):
+            problem = _problem(there.get(key), is_evaluated)
+            if problem is not None:
+                found.append(Missing(*key, problem))
     return found
+
+
+def _problem(run: Run | None, is_evaluated: bool) -> str | None:
+    if run is None:
+        return "not there"
+    if not len(run.curve.frames):
+        return "no score yet"
+    if run.curve.is_training and is_evaluated:
+        return "no evaluation yet"
+    if not run.is_finished:
+        done, whole = run.last_frame / 1e6, run.config.frames / 1e6
+        return f"unfinished: {done:g} of {whole:g} million frames"
+    return None
 
 
 def unlike_settings(runs: list[Run]) -> list[str]:
