@@ -90,8 +90,6 @@ def area_under_curve(frames: np.ndarray, scores: np.ndarray) -> float:
 
 
 def moving_average(values: np.ndarray, window: int) -> np.ndarray:
-    """Mean of the last `window` points of [..., T], of fewer at the beginning."""
+    """Means of `window` points in a row of [..., T]: the first is that of the first `window`."""
     sums = np.cumsum(np.concatenate([np.zeros_like(values[..., :1]), values], axis=-1), axis=-1)
-    end = np.arange(1, values.shape[-1] + 1)
-    start = np.maximum(end - window, 0)
-    return (sums[..., end] - sums[..., start]) / (end - start)
+    return (sums[..., window:] - sums[..., :-window]) / window

@@ -107,12 +107,11 @@ def over_time(page: Page, runs: list[Run]) -> None:
         return
     page.chapter("Median score over time")
     window = _window(_SMOOTH_MEDIAN, min(len(grid.frames) for grid in grids.values()))
-    curves = {name: moving_average(grid.scores, window) for name, grid in grids.items()}
     medians = {
         name: Line(
-            grids[name].frames, moving_average(np.median(grids[name].scores, axis=0), window)
+            grid.frames[window - 1 :], moving_average(np.median(grid.scores, axis=0), window)
         )
-        for name in grids
+        for name, grid in grids.items()
     }
     note = _note(grids.values(), window, runs)
     panels = groups(grids)
@@ -131,21 +130,22 @@ def over_time(page: Page, runs: list[Run]) -> None:
         page.text(sentence)
     games = {name: frozenset(grid.worlds) for name, grid in grids.items()}
     if len(set(games.values())) > 1:
-        counts = ", ".join(
-            f"{look[name].label} {len(games[name])}" for name in look if name in games
+        listed = ", ".join(
+            f"{style.label} {len(games[name])}" for name, style in look.items() if name in games
         )
-        page.text(f"Agents did not play the same games, so medians differ for that reason too: "
-                  f"games of {counts}.", "warning")  # fmt: skip
+        page.text(
+            "Agents did not play the same games, so their medians differ for that reason too; "
+            f"number of games: {listed}.",
+            "warning",
+        )
     page.table(_curve_table("median_curves", medians), is_folded=True)
 
     page.chapter("Games at each level of human performance")
-    counts_over_time = {
-        name: Line(
-            grids[name].frames,
-            np.stack([games_at_least(curves[name].T, level) for level in THRESHOLDS], axis=1),
-        )
-        for name in grids
-    }
+    counts_over_time = {}
+    for name, grid in grids.items():
+        games_last = moving_average(grid.scores, window).T  # [T, G]
+        counts = np.stack([games_at_least(games_last, level) for level in THRESHOLDS], axis=1)
+        counts_over_time[name] = Line(grid.frames[window - 1 :], counts)
     page.figure(
         figures.threshold_curves(
             {
@@ -554,9 +554,11 @@ def _draw_games(page: Page, runs: list[Run], stem: str) -> None:
         worlds: dict[str, dict[str, Line]] = {}
         chosen = [run for run in drawn if run.agent in names]
         for world, of_world in studies.by_world(chosen).items():
-            agents = studies.by_agent(of_world)
-            worlds[world] = {name: _game_line(agents[name], window) for name in names
-                             if name in agents}  # fmt: skip
+            lines = {
+                name: _game_line(of_agent, window)
+                for name, of_agent in studies.by_agent(of_world).items()
+            }
+            worlds[world] = {name: line for name in names if (line := lines.get(name)) is not None}
         is_any_dotted = any(line.is_dotted for lines in worlds.values() for line in lines.values())
         parts = [f"{_games(len(worlds))}, {seeds_text(_seed_counts(chosen))} each", _smooth(window)]
         if any(len(lines) <= 4 for lines in worlds.values()) and max(_seed_counts(chosen)) > 1:
@@ -576,18 +578,19 @@ def _draw_games(page: Page, runs: list[Run], stem: str) -> None:
         )
 
 
-def _game_line(runs: list[Run], window: int) -> Line:
-    """The mean over seeds as far as all of them go, with their range."""
+def _game_line(runs: list[Run], window: int) -> Line | None:
+    """The mean and range of the seeds as far as all go; None if they share no frames."""
     evaluated = [run for run in runs if not run.curve.is_training] or runs
     finished = [run for run in evaluated if run.is_finished] or evaluated
     frames = studies.common_frames(finished)
-    curves = moving_average(
-        np.array([np.interp(frames, run.curve.frames, run.curve.scores) for run in finished]),
-        window,
-    )
+    if not len(frames):
+        return None
+    window = min(window, len(frames))
+    curves = np.array([np.interp(frames, run.curve.frames, run.curve.scores) for run in finished])
+    curves = moving_average(curves, window)
     is_spread = len(finished) > 1
     return Line(
-        frames,
+        frames[window - 1 :],
         curves.mean(axis=0),
         curves.min(axis=0) if is_spread else None,
         curves.max(axis=0) if is_spread else None,

@@ -4,7 +4,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -20,7 +20,6 @@ from rainbow_tf.scoring.study import Drops
 FRAMES_LABEL = "Frames (millions)"
 _INK, _FAINT = "#222222", "#d9d9d9"
 _BAND_AGENTS = 4
-_MAX_POINTS = 3000
 _GAMES_PER_ROW = 19
 
 
@@ -170,9 +169,9 @@ def aggregates(
     rows: Mapping[str, Mapping[str, Estimate]], styles: Mapping[str, Style], *, note: str
 ) -> Figure:
     """Median, interquartile mean and mean of each agent; a row of panels per start regime."""
-    longest = max(len(estimates) for estimates in rows.values())
-    figure = Figure(figsize=(12, 1 + len(rows) * (0.9 + 0.27 * longest)), layout="constrained")
-    axes = figure.subplots(len(rows), 3, squeeze=False)
+    heights = [len(estimates) + 3 for estimates in rows.values()]
+    figure = Figure(figsize=(12, 0.4 + 0.29 * sum(heights)), layout="constrained")
+    axes = figure.subplots(len(rows), 3, squeeze=False, height_ratios=heights)
     for panels, (title, estimates) in zip(axes, rows.items(), strict=True):
         for i, (axis, name) in enumerate(
             zip(panels, ("Median", "Interquartile mean", "Mean"), strict=True)
@@ -182,15 +181,7 @@ def aggregates(
                 colour = styles[agent].colour
                 if estimate.intervals is not None:
                     axis.plot(estimate.intervals[i], [y, y], color=colour, linewidth=5, alpha=0.4)
-                filled = styles[agent].line == "-"
-                axis.plot(
-                    estimate.values[i],
-                    y,
-                    "o",
-                    color=colour,
-                    markerfacecolor=colour if filled else "white",
-                    markeredgewidth=1.6,
-                )
+                axis.plot(estimate.values[i], y, "o", **_marker(styles[agent]))
             axis.set_ylim(len(estimates) - 0.4, -0.6)
             axis.set_yticks(
                 range(len(estimates)),
@@ -242,7 +233,7 @@ def game_curves(
         frameon=False,
         fontsize=9,
     )
-    figure.supxlabel(FRAMES_LABEL, fontsize=10, y=0.42 / height)
+    figure.supxlabel(FRAMES_LABEL, fontsize=10, y=0.38 / height)
     figure.supylabel("Score (points of the game)", fontsize=10, x=0.1 / width)
     # A constrained layout of 57 panels takes longer than all else.
     legend = 0.22 * math.ceil(len(handles) / (8 if columns > 3 else 4)) + 0.45
@@ -250,7 +241,7 @@ def game_curves(
         left=0.85 / width,
         right=1 - 0.2 / width,
         top=1 - legend / height,
-        bottom=0.95 / height,
+        bottom=0.85 / height,
         hspace=0.42 if columns > 3 else 0.3,
         wspace=0.34 if columns > 3 else 0.24,
     )
@@ -275,10 +266,9 @@ def value_check(
             found.returns,
             found.values,
             "o",
-            color=styles[name].colour,
-            markersize=4,
-            alpha=0.35 if count > 100 else 0.75,
-            markeredgewidth=0,
+            **_marker(styles[name]),
+            markersize=5 if count < 500 else 4,
+            alpha=0.75 if count < 500 else 0.5,
             label=styles[name].label,
         )
     both = np.concatenate([np.concatenate([p.values, p.returns]) for p in points.values()])
@@ -314,8 +304,7 @@ def published_medians(
         _frame(axis, grid="x")
         for y, (name, (table, printed)) in enumerate(agents.items()):
             axis.barh(y, table, 0.62, color=styles[name].colour, alpha=0.85)
-            axis.text(table - 2, y, f"{table:.1f}", color="white", va="center", ha="right",
-                      fontsize=8.5, fontweight="bold")  # fmt: skip
+            axis.text(4, y, f"{table:.1f}", color="white", va="center", fontweight="bold")
             if printed is not None:
                 axis.plot(printed, y, "D", color="white", markeredgecolor=_INK, markersize=6)
         axis.set_yticks(range(len(agents)), [styles[name].label for name in agents], fontsize=9)
@@ -330,12 +319,6 @@ def published_medians(
     figure.legend(handles=handles, loc="outside upper right", ncols=2, frameon=False, fontsize=9)
     _footer(figure, note)
     return figure
-
-
-def thinned(points: Points, limit: int = _MAX_POINTS) -> Points:
-    """Evenly chosen points, at most as many as a figure can show."""
-    places = np.linspace(0, len(points.values) - 1, min(limit, len(points.values))).astype(int)
-    return Points(points.values[places], points.returns[places])
 
 
 def _draw_lines(axis: Axes, lines: Mapping[str, Line], styles: Mapping[str, Style]) -> None:
@@ -381,6 +364,12 @@ def _footer(figure: Figure, note: str) -> None:
     else:
         height = figure.get_size_inches()[1]
         figure.text(0.01, 0.1 / height, note, fontsize=8.5, color="#555555")
+
+
+def _marker(style: Style) -> dict[str, Any]:
+    """Hollow where the agent's line is not solid, so that a colour stands for one agent."""
+    inside = style.colour if style.line == "-" else "white"
+    return {"color": style.colour, "markerfacecolor": inside, "markeredgewidth": 1.3}
 
 
 def _short_number(value: float, _: int) -> str:
