@@ -6,7 +6,7 @@ import numpy as np
 
 from rainbow_tf.scoring import figures, normalise
 from rainbow_tf.scoring import study as studies
-from rainbow_tf.scoring.agents import ABLATIONS, groups, styles
+from rainbow_tf.scoring.agents import ABLATIONS, Style, groups, styles
 from rainbow_tf.scoring.aggregate import (
     THRESHOLDS,
     Interval,
@@ -61,14 +61,16 @@ def overview(page: Page, runs: list[Run]) -> None:
     """What the report is about, in numbers."""
     worlds = {run.world for run in runs}
     agents = {run.agent for run in runs}
-    seeds = [len(of_world) for of in studies.by_agent(runs).values()
-             for of_world in studies.by_world(of).values()]  # fmt: skip
+    seeds = _seed_counts(runs)
     frames = max(run.last_frame for run in runs) / 1e6
     page.facts(
         [
             (f"{len(worlds)}", "game" if len(worlds) == 1 else "games"),
             (f"{len(agents)}", "agent" if len(agents) == 1 else "agents"),
-            (seeds_text(seeds).split(" seed")[0], "seeds of each"),
+            (
+                seeds_text(seeds).split(" seed")[0],
+                "seeds of each" if max(seeds) > 1 else "seed of each",
+            ),
             (f"{len(runs):,}", "run" if len(runs) == 1 else "runs"),
             (f"{frames:,.4g}", "million frames at most"),
         ]
@@ -598,25 +600,25 @@ def _game_line(runs: list[Run], window: int) -> Line | None:
     )
 
 
-def _milestones(medians: Mapping[str, Line], look: Mapping) -> list[str]:
-    """When Rainbow overtakes the others, as the paper tells it."""
+def _milestones(medians: Mapping[str, Line], look: Mapping[str, Style]) -> list[str]:
+    """When Rainbow reaches DQN and the best of the others, as the paper tells it."""
     if "rainbow" not in medians or len(medians) < 2:
         return []
     rainbow = medians["rainbow"]
-    sentences = [f"Rainbow ends at a median of {rainbow.values[-1]:.0f} % of human."]
-    for name in look:
-        if name == "rainbow" or name not in medians:
-            continue
-        best = medians[name].values.max()
-        above = np.flatnonzero(rainbow.values >= best)
+    best = {name: line.values.max() for name, line in medians.items() if name != "rainbow"}
+    highest = max(best, key=lambda name: best[name])
+    text = f"Rainbow ends at a median of {rainbow.values[-1]:.0f} % of human."
+    for name in dict.fromkeys(name for name in ("dqn", highest) if name in best):
+        whose = f"{look[name].label} at its best ({best[name]:.0f} %)"
+        if name == highest and len(best) > 1:
+            whose = f"the best of all others, {look[name].label} ({best[name]:.0f} %),"
+        above = np.flatnonzero(rainbow.values >= best[name])
         if len(above):
             millions = rainbow.frames[above[0]] / 1e6
-            sentences.append(f"It reaches the best median of {look[name].label} ({best:.0f} %) "
-                             f"after {millions:.4g} million frames.")  # fmt: skip
+            text += f" It reaches {whose} after {millions:.4g} million frames."
         else:
-            sentences.append(f"It does not reach the best median of {look[name].label} "
-                             f"({best:.0f} %).")  # fmt: skip
-    return [" ".join(sentences)]
+            text += f" It does not reach {whose.rstrip(',')}."
+    return [text]
 
 
 def _curve_table(name: str, lines: Mapping[str, Line]) -> Table:

@@ -65,7 +65,8 @@ def median_curves(
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     for axis, (title, lines) in zip(axes, panels.items(), strict=True):
         _draw_lines(axis, lines, styles)
-        axis.set_title(title, loc="left", fontsize=11, fontweight="bold")
+        if len(panels) > 1:
+            axis.set_title(title, loc="left", fontsize=11, fontweight="bold")
         axis.set_xlabel(FRAMES_LABEL)
         order = sorted(lines, key=lambda name: -lines[name].values[-1])
         axis.legend(
@@ -226,17 +227,18 @@ def game_curves(
     handles = [_handle(styles[name]) for name in names]
     if humans:
         handles.append(Line2D([], [], color=_INK, linestyle=":", linewidth=1, label="human"))
+    legend_rows = math.ceil(len(handles) / (8 if columns > 3 else 4))
     figure.legend(
         handles=handles,
         loc="upper center",
-        ncols=min(len(handles), 8 if columns > 3 else 4),
+        ncols=math.ceil(len(handles) / legend_rows),
         frameon=False,
         fontsize=9,
     )
     figure.supxlabel(FRAMES_LABEL, fontsize=10, y=0.38 / height)
     figure.supylabel("Score (points of the game)", fontsize=10, x=0.1 / width)
     # A constrained layout of 57 panels takes longer than all else.
-    legend = 0.22 * math.ceil(len(handles) / (8 if columns > 3 else 4)) + 0.45
+    legend = 0.22 * legend_rows + 0.45
     figure.subplots_adjust(
         left=0.85 / width,
         right=1 - 0.2 / width,
@@ -339,6 +341,7 @@ def _draw_lines(axis: Axes, lines: Mapping[str, Line], styles: Mapping[str, Styl
             marker="o" if len(millions) < 3 else None,
             markersize=4,
         )
+    axis.set_xlim(left=0)
 
 
 def _frame(axis: Axes, grid: str = "y") -> None:

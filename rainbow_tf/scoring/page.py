@@ -20,25 +20,26 @@ h1 { font-size: 36px; line-height: 1.2; margin: 0 0 8px; }
 h2 { font-size: 25px; margin: 56px 0 10px; padding-top: 14px; border-top: 1px solid var(--line); }
 p, li { max-width: 46em; }
 p.lead { font-size: 20px; color: var(--soft); margin: 0 0 20px; }
-nav { font: 14px/2 system-ui, sans-serif; }
-nav a { margin-right: 16px; white-space: nowrap; }
+nav { display: flex; flex-wrap: wrap; gap: 4px 18px; font: 14px/1.6 system-ui, sans-serif; }
 a { color: #0b5a8a; }
 figure { margin: 24px 0; }
 figure img { display: block; max-width: 100%; height: auto; }
-figcaption, caption { font: 14px/1.5 system-ui, sans-serif; color: var(--soft); text-align: left; }
+figcaption, .caption { font: 14px/1.5 system-ui, sans-serif; color: var(--soft); text-align: left; }
 figcaption { margin-top: 8px; max-width: 62em; }
-caption { padding: 0 0 8px; caption-side: top; }
+.caption { margin: 22px 0 8px; }
 .facts { display: flex; flex-wrap: wrap; gap: 12px; margin: 24px 0; padding: 0; list-style: none; }
 .facts li { background: var(--tint); border-radius: 8px; padding: 12px 18px; line-height: 1.3;
   font: 14px/1.3 system-ui, sans-serif; color: var(--soft); }
 .facts b { display: block; font-size: 24px; color: var(--ink); }
-.table { overflow-x: auto; margin: 22px 0; max-height: 720px; overflow-y: auto; }
+.table { overflow: auto; margin-bottom: 22px; }
+details .table { max-height: 720px; }
 table { border-collapse: collapse; font: 13.5px/1.45 system-ui, sans-serif;
   font-variant-numeric: tabular-nums; }
-th, td { padding: 4px 12px; text-align: right; border-bottom: 1px solid #ececec; }
+th, td { padding: 4px 10px; text-align: right; white-space: nowrap;
+  border-bottom: 1px solid #ececec; }
 th { position: sticky; top: 0; background: #fff; border-bottom: 2px solid var(--ink);
-  vertical-align: bottom; }
-th:first-child, td:first-child { text-align: left; white-space: nowrap; }
+  vertical-align: bottom; white-space: normal; }
+th:first-child, td:first-child { text-align: left; }
 tbody tr:hover { background: var(--tint); }
 td.best { font-weight: 700; }
 .warning { background: #fff6e0; border-left: 4px solid #E69F00; padding: 10px 16px; }
@@ -46,7 +47,7 @@ details { margin: 18px 0; }
 summary { cursor: pointer; font: 15px system-ui, sans-serif; color: #0b5a8a; }
 code { font-size: 0.88em; background: var(--tint); padding: 1px 4px; border-radius: 3px; }
 footer { margin: 64px auto 40px; font: 13px system-ui, sans-serif; color: var(--soft); }
-@media print { .table { max-height: none; } th { position: static; } }
+@media print { details .table { max-height: none; } th { position: static; } }
 """
 
 

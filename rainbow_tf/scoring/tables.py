@@ -71,8 +71,9 @@ class Table:
             ]
             body.append(f"<tr>{''.join(cells)}</tr>")
         return (
-            f"<div class=table><table><caption>{html.escape(self.caption)}</caption>"
-            f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
+            f"<div class=caption>{html.escape(self.caption)}</div>"
+            f"<div class=table><table><thead><tr>{head}</tr></thead>"
+            f"<tbody>{''.join(body)}</tbody></table></div>"
         )
 
     def _shown(self) -> list[tuple[list[str], list[bool]]]:
