@@ -173,7 +173,9 @@ def _optional(text: str) -> float:
 
 def _columns(path: Path, kinds: dict[str, Callable[[str], Any]]) -> list[list]:
     """The named columns of a CSV file, each read by its kind."""
-    way_out = "resume the run, which cuts it to whole rows, or delete the rest of it"
+    way_out = "delete that line, or go on with the run, which keeps whole rows only"
+    if path.name == "scores.csv":
+        way_out = "run python -m rainbow_tf.evaluate again"
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
