@@ -34,7 +34,6 @@ def test_a_run_is_read(tmp_path):
     assert run.is_finished
     (evaluation,) = run.evaluations
     assert (evaluation.score, evaluation.episodes) == (7.5, 3)
-    assert evaluation.starts_origin == "human"
     assert len(evaluation.values) == 0
 
 
@@ -139,6 +138,16 @@ def test_bad_summary_is_named(tmp_path, text):
     path = folder / "evaluations/paper_noop/summary.json"
     path.write_text(text)
     assert str(path) in one_sentence(tmp_path)
+
+
+def test_starts_of_a_policy_that_are_called_human_are_refused(tmp_path):
+    folder = write_run(tmp_path / "run", [1.0])
+    write_evaluation(folder, 1.0, protocol="paper/human")
+    path = folder / "evaluations/paper_human/summary.json"
+    path.write_text(
+        path.read_text().replace('"starts_origin": "human"', '"starts_origin": "policy"')
+    )
+    assert "recorded by policy" in one_sentence(tmp_path)
 
 
 def test_a_file_of_two_protocols_is_refused(tmp_path):

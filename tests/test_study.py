@@ -93,7 +93,7 @@ def test_no_waterfall_without_dqn(make):
 
 
 def test_end_scores_prefer_the_evaluated_snapshot(make, tmp_path):
-    make(("rainbow", "pong", 1, [1.0, 9.0, 3.0]), ("rainbow", "pong", 2, [1.0, 2.0, 5.0]))
+    make(("rainbow", "pong", 1, [1.0, 9.0, 3.0]), ("rainbow", "pong", 2, [1.0, 5.0, 2.0]))
     write_evaluation(tmp_path / "pong_rainbow_1", 8.0)
     write_evaluation(tmp_path / "pong_rainbow_1", 6.0, protocol="paper/human")
     ends = study.end_scores(read_runs(tmp_path))

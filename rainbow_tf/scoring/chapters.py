@@ -362,7 +362,7 @@ def other_worlds(page: Page, runs: list[Run]) -> None:
     look = styles({run.agent for run in runs})
     rows: list[list[Cell]] = []
     for world, of_world in studies.by_world(runs).items():
-        agents = studies.by_agent(of_world)
+        agents = studies.by_agent(studies.counted(of_world))
         for name in (name for name in look if name in agents):
             for protocol, found in studies.end_scores(agents[name]).items():
                 scores = found[name]
@@ -432,7 +432,7 @@ def values(page: Page, runs: list[Run]) -> None:
             support=support,
             note=f"{_games(len({run.world for run, _ in pairs}))}, "
             f"{seeds_text(_seed_counts([run for run, _ in pairs]))} each · {count:,} episodes, "
-            f"{kind}",
+            f"{kind} · {', '.join(sorted({e.protocol for _, e in pairs}))}",
         ),
         "values",
         "Above the line a policy promises more than it gets, below it less. Returns in the shaded "
@@ -443,7 +443,7 @@ def values(page: Page, runs: list[Run]) -> None:
             "values",
             "Predicted value and obtained return: means over episodes, of discounted clipped "
             "rewards.",
-            ["agent", "value", "return", "value − return",  # noqa: RUF001
+            ["agent", "value", "return", "value minus return",
              "returns outside the support (%)", "episodes"],
             rows,
             digits=2,
@@ -460,8 +460,8 @@ def missing(page: Page, runs: list[Run]) -> None:
         return
     page.text(
         f"{len(found):,} runs of the grid of games, agents and seeds are not there or not "
-        "finished. Nothing was filled in for them: an unfinished run is drawn in its game's "
-        "curves, and counts elsewhere only while its agent has no finished run."
+        "finished. Nothing was filled in for them. An unfinished run counts only while its agent "
+        "has no finished one; in the curves of a game, while its agent has no finished run there."
     )
     look = styles({item.agent for item in found})
     rows: list[list[Cell]] = [

@@ -259,7 +259,7 @@ def value_check(
     note: str,
 ) -> Figure:
     """Predicted value against the discounted clipped return that was obtained."""
-    figure = Figure(figsize=(6.6, 5.4), layout="constrained")
+    figure = Figure(figsize=(8.2, 5.4), layout="constrained")
     axis = figure.subplots()
     _frame(axis, grid="both")
     count = sum(len(found.values) for found in points.values())
@@ -285,10 +285,8 @@ def value_check(
     axis.set_ylim(low, high)
     axis.set_xlabel("Obtained return (discounted, clipped rewards)")
     axis.set_ylabel("Predicted value (discounted, clipped rewards)")
-    legend = axis.legend(fontsize=8.5, frameon=False)
-    for handle in legend.legend_handles:
-        if handle is not None:
-            handle.set_alpha(1)
+    axis.set_aspect("equal")
+    axis.legend(fontsize=8.5, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     _footer(figure, note)
     return figure
 

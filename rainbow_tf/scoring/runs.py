@@ -33,7 +33,6 @@ class Evaluation(NamedTuple):
     protocol: str
     score: float
     episodes: int
-    starts_origin: str | None
     values: np.ndarray
     returns: np.ndarray
     outside_support: np.ndarray
@@ -155,6 +154,12 @@ def _read_evaluation(path: Path) -> Evaluation:
             f"{path} is no summary of an evaluation ({error!r}); run python -m rainbow_tf.evaluate "
             "again, or delete its folder."
         ) from error
+    starts = protocol.split("/")[-1]
+    if starts != "noop" and origin not in (None, starts):
+        raise ConfigError(
+            f"{path} calls its starts {starts}, but they were recorded by {origin}; run python -m "
+            "rainbow_tf.evaluate again."
+        )
     names = ("value_mean", "return_mean", "outside_support")
     scores = path.with_name("scores.csv")
     columns: list[list] = [[], [], []]
@@ -162,9 +167,7 @@ def _read_evaluation(path: Path) -> Evaluation:
         columns = _columns(scores, dict.fromkeys(names, _optional))
     values, returns, outside = (np.array(column, dtype=float) for column in columns)
     known = ~(np.isnan(values) | np.isnan(returns))
-    return Evaluation(
-        protocol, score, episodes, origin, values[known], returns[known], outside[known]
-    )
+    return Evaluation(protocol, score, episodes, values[known], returns[known], outside[known])
 
 
 def _optional(text: str) -> float:
