@@ -216,6 +216,18 @@ def test_a_run_without_a_score_is_reported(tmp_path):
     assert "no score yet" in check_page(tmp_path / "out")
 
 
+def test_an_older_report_leaves_nothing_in_a_new_one(tmp_path):
+    out = tmp_path / "out"
+    write_run(tmp_path / "gym/cart", [2.0], protocol="gymnasium", environment="CartPole-v1")
+    write_run(tmp_path / "atari/run", [1.0])
+    write_report(runs=tmp_path / "atari", out=out)
+    (out / "figures/notes.txt").write_text("mine")
+    write_report(runs=tmp_path / "gym", out=out)
+    assert {path.name for path in (out / "figures").iterdir()} == {
+        "worlds_agents.png", "worlds_agents.svg", "notes.txt",
+    }  # fmt: skip
+
+
 def test_training_returns_are_labelled(tmp_path):
     folder = write_run(tmp_path / "run", [])
     (folder / "train.csv").write_text("frames,return_mean_100\n500000,-20\n1000000,-19\n")

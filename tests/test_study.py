@@ -87,6 +87,13 @@ def test_areas_are_taken_over_the_same_frames(make):
     np.testing.assert_allclose(study.ablation_drops(runs, ABLATIONS).change, [[0]], atol=1e-9)
 
 
+def test_no_area_without_common_frames(make, tmp_path):
+    make(*((agent, "pong", 1, [1.0, 2.0]) for agent in ("rainbow", "dqn", "no_noisy")))
+    path = tmp_path / "pong_dqn_1/eval.csv"
+    path.write_text(path.read_text().replace("000000,", "0000000000,"))
+    assert study.ablation_drops(read_runs(tmp_path), ABLATIONS) is None
+
+
 def test_no_waterfall_without_dqn(make):
     runs = make(("rainbow", "pong", 1, [1.0]), ("no_noisy", "pong", 1, [0.0]))
     assert study.ablation_drops(runs, ABLATIONS) is None

@@ -60,8 +60,13 @@ class Page:
         self._lead = lead
         self._chapters: list[str] = []
         self._body: list[str] = []
-        for name in ("figures", "tables"):
+        is_old = (folder / "report.html").exists()
+        for name, suffixes in (("figures", (".png", ".svg")), ("tables", (".csv", ".md", ".tex"))):
             (folder / name).mkdir(parents=True, exist_ok=True)
+            # What an older report has and this one has not would be taken for a part of it.
+            for path in (folder / name).iterdir() if is_old else ():
+                if path.suffix in suffixes:
+                    path.unlink()
 
     def chapter(self, title: str) -> None:
         """Begins a chapter."""

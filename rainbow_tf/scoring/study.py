@@ -228,6 +228,8 @@ def ablation_drops(runs: list[Run], ablations: Sequence[str]) -> Drops | None:
         if not {"rainbow", "dqn"} < set(agents):
             continue
         frames = common_frames(of_world)
+        if not len(frames):
+            continue
         areas = {
             agent: area_under_curve(frames, mean_curve(of_agent, frames))
             for agent, of_agent in agents.items()
