@@ -81,7 +81,7 @@ def write_report(
 
 
 def _report_runs(page: Page, runs: list[Run], is_published: bool) -> None:
-    chapters.overview(page, runs)
+    chapters.overview(page, runs, with_paper=is_published)
     atari = [run for run in runs if study.has_reference(run.world)]
     others = [run for run in runs if not study.has_reference(run.world)]
     if atari:

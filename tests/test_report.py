@@ -254,6 +254,15 @@ def test_mixed_protocols_are_refused_or_labelled(tmp_path):
     }
 
 
+def test_sticky_scores_beside_the_papers_are_labelled(tmp_path):
+    write_run(tmp_path / "run", [1.0, 2.0], protocol="sticky/noop")
+    out = tmp_path / "out"
+    write_report(runs=tmp_path / "run", out=out, is_published=True, is_mixed=True)
+    assert "Mixed protocols" in check_page(out)
+    starts = {row["agent"]: row["starts"] for row in read_table(out, "aggregates")}
+    assert starts["Rainbow"] == "no-op starts, sticky actions"
+
+
 def test_starts_of_a_policy_are_never_called_human(tmp_path):
     folder = write_run(tmp_path / "run", [1.0, 2.0])
     write_evaluation(folder, 5.0, protocol="paper/policy")

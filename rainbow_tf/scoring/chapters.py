@@ -57,7 +57,7 @@ def with_published(ends: Ends, games: set[str] | None) -> Ends:
     return {protocol: agents for protocol, agents in result.items() if agents}
 
 
-def overview(page: Page, runs: list[Run]) -> None:
+def overview(page: Page, runs: list[Run], *, with_paper: bool) -> None:
     """What the report is about, in numbers."""
     worlds = {run.world for run in runs}
     agents = {run.agent for run in runs}
@@ -76,13 +76,15 @@ def overview(page: Page, runs: list[Run]) -> None:
         ]
     )
     protocols = sorted({run.curve.protocol for run in runs if len(run.curve.frames)})
-    listed = "; ".join(f"`{name}` ({protocol_title(name)})" if "/" in name else f"`{name}`"
-                       for name in protocols)  # fmt: skip
+    listed = "; ".join(
+        f"`{name}` ({protocol_title(name)})" if "/" in name else f"`{name}`" for name in protocols
+    )
     page.text(f"Curves follow the protocol {listed or 'of runs that have no score yet'}.")
-    if len([name for name in protocols if "/" in name]) > 1:
+    unlike = studies.unlike_protocols(runs, with_paper=with_paper)
+    if unlike:
         page.text(
-            "Mixed protocols: scores in this report were taken by unlike rules, as names in "
-            "brackets say. They cannot be compared with one another.",
+            "Mixed protocols: scores in this report were taken by unlike rules ("
+            f"{', '.join(unlike)}), as their labels say. They cannot be compared with one another.",
             "warning",
         )
     if all(run.curve.is_training for run in runs):
@@ -251,12 +253,20 @@ def end_of_training(page: Page, ends: Ends) -> None:
             )
             means = np.nanmean(matrix, axis=0)
             levels.append(
-                [label, title, *(int(games_at_least(means, level)) for level in THRESHOLDS),
-                 matrix.shape[1]]
-            )  # fmt: skip
+                [
+                    label,
+                    title,
+                    *(int(games_at_least(means, level)) for level in THRESHOLDS),
+                    matrix.shape[1],
+                ]
+            )
     _both_regimes(page, percents)
-    seeds = [len(values) for agents in percents.values() for of in agents.values()
-             for values in of.values()]  # fmt: skip
+    seeds = [
+        len(values)
+        for agents in percents.values()
+        for of in agents.values()
+        for values in of.values()
+    ]
     games = {len(of) for agents in percents.values() for of in agents.values()}
     page.figure(
         figures.aggregates(
@@ -273,11 +283,23 @@ def end_of_training(page: Page, ends: Ends) -> None:
         Table(
             "aggregates",
             "Aggregates of end scores in percent of human: 95 % intervals in brackets.",
-            ["agent", "starts", "median", "interval", "interquartile mean", "interval", "mean",
-             "interval", "games", "seeds", "scores from", "protocol"],
+            [
+                "agent",
+                "starts",
+                "median",
+                "interval",
+                "interquartile mean",
+                "interval",
+                "mean",
+                "interval",
+                "games",
+                "seeds",
+                "scores from",
+                "protocol",
+            ],
             rows,
         )
-    )  # fmt: skip
+    )
     page.table(
         Table(
             "thresholds",
@@ -325,8 +347,9 @@ def per_game(page: Page, ends: Ends, runs: list[Run]) -> None:
     """Tables and curves of every game, raw (appendix of the paper)."""
     page.chapter("Every game")
     for protocol, agents in ends.items():
-        games = sorted({w for scores in agents.values() for w in scores.by_world
-                        if studies.has_reference(w)})  # fmt: skip
+        games = sorted(
+            {w for scores in agents.values() for w in scores.by_world if studies.has_reference(w)}
+        )
         if not games:
             continue
         look = styles(name for name in agents if set(agents[name].by_world) & set(games))
@@ -343,15 +366,25 @@ def per_game(page: Page, ends: Ends, runs: list[Run]) -> None:
         title = protocol_title(protocol)
         stem = protocol.replace("/", "_")
         page.table(
-            Table(f"games_{stem}", f"Scores, {title}: points of the game, mean over seeds.",
-                  header, raw, bold_best=True),
+            Table(
+                f"games_{stem}",
+                f"Scores, {title}: points of the game, mean over seeds.",
+                header,
+                raw,
+                bold_best=True,
+            ),
             is_folded=len(games) > _FOLD_ROWS,
-        )  # fmt: skip
+        )
         page.table(
-            Table(f"games_{stem}_normalised", f"Normalised scores, {title}: in percent of human.",
-                  header, normalised, bold_best=True),
+            Table(
+                f"games_{stem}_normalised",
+                f"Normalised scores, {title}: in percent of human.",
+                header,
+                normalised,
+                bold_best=True,
+            ),
             is_folded=len(games) > _FOLD_ROWS,
-        )  # fmt: skip
+        )
     _draw_games(page, runs, "games")
 
 
@@ -379,8 +412,16 @@ def other_worlds(page: Page, runs: list[Run]) -> None:
                         protocol,
                     ]
                 )
-    header = ["world", "agent", "score", "lowest seed", "highest seed", "seeds", "scores from",
-              "protocol"]  # fmt: skip
+    header = [
+        "world",
+        "agent",
+        "score",
+        "lowest seed",
+        "highest seed",
+        "seeds",
+        "scores from",
+        "protocol",
+    ]
     page.table(Table("worlds", "End scores in points: mean over seeds.", header, rows))
     _draw_games(page, runs, "worlds")
 
@@ -443,12 +484,18 @@ def values(page: Page, runs: list[Run]) -> None:
             "values",
             "Predicted value and obtained return: means over episodes, of discounted clipped "
             "rewards.",
-            ["agent", "value", "return", "value minus return",
-             "returns outside the support (%)", "episodes"],
+            [
+                "agent",
+                "value",
+                "return",
+                "value minus return",
+                "returns outside the support (%)",
+                "episodes",
+            ],
             rows,
             digits=2,
         )
-    )  # fmt: skip
+    )
 
 
 def missing(page: Page, runs: list[Run]) -> None:
@@ -648,13 +695,19 @@ def _games(*counts: int) -> str:
 
 
 def _seed_counts(runs: list[Run]) -> list[int]:
-    return [len(of_world) for of in studies.by_agent(runs).values()
-            for of_world in studies.by_world(of).values()]  # fmt: skip
+    return [
+        len(of_world)
+        for of in studies.by_agent(runs).values()
+        for of_world in studies.by_world(of).values()
+    ]
 
 
 def _protocols(runs: list[Run]) -> str:
-    kinds = {run.curve.protocol + (" in training" if run.curve.is_training else "")
-             for run in runs if len(run.curve.frames)}  # fmt: skip
+    kinds = {
+        run.curve.protocol + (" in training" if run.curve.is_training else "")
+        for run in runs
+        if len(run.curve.frames)
+    }
     return ", ".join(sorted(kinds))
 
 

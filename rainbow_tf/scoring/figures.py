@@ -313,9 +313,16 @@ def published_medians(
         axis.set_title(title, loc="left", fontsize=11, fontweight="bold")
     handles = [
         Patch(color=_INK, label="from the per-game table"),
-        Line2D([], [], marker="D", color="white", markeredgecolor=_INK, label="as the paper prints",
-               linestyle="none"),
-    ]  # fmt: skip
+        Line2D(
+            [],
+            [],
+            marker="D",
+            color="white",
+            markeredgecolor=_INK,
+            label="as the paper prints",
+            linestyle="none",
+        ),
+    ]
     figure.legend(handles=handles, loc="outside upper right", ncols=2, frameon=False, fontsize=9)
     _footer(figure, note)
     return figure

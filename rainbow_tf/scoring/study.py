@@ -54,41 +54,39 @@ def regime(protocol: str) -> str:
     return "noop" if protocol.endswith("/noop") else "human"
 
 
-def checked_protocols(runs: list[Run], *, mixed: bool, with_paper: bool) -> list[Run]:
-    """Refuses unlike protocols; if they may mix, the agents' names say which they followed.
+def unlike_protocols(runs: list[Run], *, with_paper: bool) -> dict[str, str]:
+    """Protocols whose scores must not be compared, each with a place it is in; often none.
 
     No-op and recorded starts stand in columns of their own, so both may be there. What may not:
     curves of two protocols, sticky beside non-sticky scores, starts recorded by different players.
     """
-    curves: dict[str, str] = {}
-    scores: dict[str, str] = {}
+    curves = _curve_protocols(runs)
+    scores = dict(curves)
     for run in runs:
-        if run.config.game is None:
-            continue
-        if len(run.curve.frames):
-            curves.setdefault(run.curve.protocol, str(run.folder))
-        for evaluation in run.evaluations:
-            scores.setdefault(evaluation.protocol, str(run.folder))
-    scores = {**curves, **scores}
+        if run.config.game is not None:
+            for evaluation in run.evaluations:
+                scores.setdefault(evaluation.protocol, str(run.folder))
     if with_paper:
         scores = {"paper/noop": "the paper", "paper/human": "the paper"} | scores
+    rules = {protocol: protocol.split("/")[0] for protocol in scores}
     starts = {protocol: protocol.split("/")[-1] for protocol in scores}
-    unlike = [
-        found
-        for found in (
-            curves,
-            _one_each(scores, {protocol: protocol.split("/")[0] for protocol in scores}),
-            _one_each(scores, {p: start for p, start in starts.items() if start != "noop"}),
-        )
-        if len(found) > 1
-    ]
+    recorded = {protocol: start for protocol, start in starts.items() if start != "noop"}
+    for found in (curves, _one_each(scores, rules), _one_each(scores, recorded)):
+        if len(found) > 1:
+            return found
+    return {}
+
+
+def checked_protocols(runs: list[Run], *, mixed: bool, with_paper: bool) -> list[Run]:
+    """Refuses unlike protocols; if they may mix, the agents' names say which their curves follow."""
+    unlike = unlike_protocols(runs, with_paper=with_paper)
     if unlike and not mixed:
-        listed = ", ".join(f"{protocol} in {place}" for protocol, place in unlike[0].items())
+        listed = ", ".join(f"{protocol} in {place}" for protocol, place in unlike.items())
         raise ConfigError(
             f"Scores of unlike protocols cannot be compared ({listed}); give --mixed to show them "
             "side by side, each with its label, or --runs with the runs of one."
         )
-    if len(curves) < 2:
+    if len(_curve_protocols(runs)) < 2:
         return runs
     return [
         dataclasses.replace(run, agent=f"{run.agent} [{run.curve.protocol}]")
@@ -96,6 +94,14 @@ def checked_protocols(runs: list[Run], *, mixed: bool, with_paper: bool) -> list
         else run
         for run in runs
     ]
+
+
+def _curve_protocols(runs: list[Run]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for run in runs:
+        if run.config.game is not None and len(run.curve.frames):
+            found.setdefault(run.curve.protocol, str(run.folder))
+    return found
 
 
 def _one_each(places: dict[str, str], kinds: dict[str, str]) -> dict[str, str]:
