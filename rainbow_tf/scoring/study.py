@@ -78,7 +78,7 @@ def unlike_protocols(runs: list[Run], *, with_paper: bool) -> dict[str, str]:
 
 
 def checked_protocols(runs: list[Run], *, mixed: bool, with_paper: bool) -> list[Run]:
-    """Refuses unlike protocols; if they may mix, the agents' names say which their curves follow."""
+    """Refuses unlike protocols; if they may mix, agents' names say which their curves follow."""
     unlike = unlike_protocols(runs, with_paper=with_paper)
     if unlike and not mixed:
         listed = ", ".join(f"{protocol} in {place}" for protocol, place in unlike.items())
