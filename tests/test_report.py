@@ -228,6 +228,13 @@ def test_an_older_report_leaves_nothing_in_a_new_one(tmp_path):
     }  # fmt: skip
 
 
+def test_games_that_the_waterfall_leaves_out_are_named(tmp_path):
+    for agent, score in (("rainbow", 1.0), ("dqn", 5.0), ("no_noisy", 2.0)):
+        write_run(tmp_path / "runs" / agent, [score, score], agent=agent)
+    write_report(runs=tmp_path / "runs", out=tmp_path / "out")
+    assert "DQN's area is not below Rainbow's: pong." in check_page(tmp_path / "out")
+
+
 def test_training_returns_are_labelled(tmp_path):
     folder = write_run(tmp_path / "run", [])
     (folder / "train.csv").write_text("frames,return_mean_100\n500000,-20\n1000000,-19\n")

@@ -173,6 +173,12 @@ def ablations(page: Page, runs: list[Run]) -> None:
         return
     look = styles(drops.agents)
     page.chapter("What each part is worth")
+    if drops.omitted:
+        page.text(
+            f"Left out, because DQN's area is not below Rainbow's: {', '.join(drops.omitted)}."
+        )
+    if not drops.agents:
+        return
     chosen = [run for run in runs if run.agent in {"rainbow", "dqn", *drops.agents}]
     note = f"{_games(len(drops.worlds))}, {seeds_text(_seed_counts(chosen))} each"
     page.figure(
@@ -182,10 +188,6 @@ def ablations(page: Page, runs: list[Run]) -> None:
         "Rainbow, -100 % is DQN. The strongest drop of each game is in full colour (figure 4 of "
         "the paper).",
     )
-    if drops.omitted:
-        page.text(
-            f"Left out, because DQN's area is not below Rainbow's: {', '.join(drops.omitted)}."
-        )
     medians = np.nanmedian(drops.change, axis=1)
     worst = int(np.argmin(medians))
     if medians[worst] < 0:

@@ -248,7 +248,7 @@ def ablation_drops(runs: list[Run], ablations: Sequence[str]) -> Drops | None:
             agent: 100 * (area - areas["rainbow"]) / span for agent, area in areas.items()
         }
     present = tuple(name for name in ablations if any(name in row for row in found.values()))
-    if not present:
+    if not present and not omitted:
         return None
     change = np.array([[row.get(name, np.nan) for row in found.values()] for name in present])
     return Drops(present, tuple(found), change, tuple(omitted))
