@@ -171,10 +171,16 @@ def test_worlds_without_a_human_are_no_part_of_the_grid_of_games(make, tmp_path)
 
 def test_runs_of_other_settings_are_told(make):
     runs = make(("rainbow", "pong", 1, [1.0]))
-    other = dataclasses.replace(runs[0].config, seed=2, learning_rate=0.1, frames=7)
+    other = dataclasses.replace(runs[0].config, seed=2, learning_rate=0.1, batch_size=32)
     sentences = study.unlike_settings([*runs, dataclasses.replace(runs[0], config=other)])
     assert sentences == ["rainbow on Atari: runs differ in --learning_rate (0.1, 6.25e-05)."]
     assert study.unlike_settings(runs) == []
+
+
+def test_runs_of_unlike_lengths_are_told(make):
+    runs = make(("rainbow", "pong", 1, [1.0]), ("dqn", "pong", 1, [1.0, 2.0]))
+    (sentence,) = study.unlike_settings(runs)
+    assert "(1, 2 million frames)" in sentence
 
 
 def protocols(tmp_path, *names):

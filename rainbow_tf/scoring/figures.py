@@ -345,6 +345,8 @@ def _draw_lines(axis: Axes, lines: Mapping[str, Line], styles: Mapping[str, Styl
             linewidth=style.width,
             marker="o" if len(millions) < 3 else None,
             markersize=4,
+            # A thick line under a thin one hides nothing.
+            zorder=2 + 1 / style.width,
         )
     axis.set_xlim(left=0)
 

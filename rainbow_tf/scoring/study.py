@@ -285,13 +285,20 @@ def _problem(run: Run | None, is_evaluated: bool) -> str | None:
 
 
 def unlike_settings(runs: list[Run]) -> list[str]:
-    """A sentence for each agent whose runs were not made with the same settings."""
+    """A sentence for each thing in which runs that are compared were not made alike."""
     fields = [
         field.name
         for field in dataclasses.fields(Config)
         if not field.metadata["may_change"] and field.name not in ("game", "environment", "seed")
     ]
     sentences = []
+    lengths = sorted({run.config.frames for run in runs if has_reference(run.world)})
+    if len(lengths) > 1:
+        shown = ", ".join(f"{frames / 1e6:g}" for frames in lengths)
+        sentences.append(
+            f"Games were trained for unlike lengths ({shown} million frames), so end scores differ "
+            "for that reason too."
+        )
     for agent, of_agent in by_agent(runs).items():
         # A world of its own may need settings of its own; Atari games share theirs.
         sets = defaultdict(list)
