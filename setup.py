@@ -31,6 +31,7 @@ setup(
     package_data={
         "rainbow_tf.flags": ["*.cfg", "*/*.cfg"],
         "rainbow_tf.export": ["serving/*"],
+        "rainbow_tf.scoring": ["data/*"],
     },
     install_requires=[
         "absl-py>=1.4",
@@ -39,6 +40,7 @@ setup(
         "gymnasium>=1.3",
         "keras>=3.13",
         "lz4>=4.3",
+        "matplotlib>=3.9",
         "numpy>=2.1",
         "psutil>=5.9",
         "tensorboard>=2.20",

@@ -1,0 +1,116 @@
+"""Tables and figures of runs: python -m rainbow_tf.report --runs=runs/ --out=report/."""
+
+import sys
+from pathlib import Path
+
+from absl import app, flags
+
+from rainbow_tf import __version__
+from rainbow_tf.config import ConfigError
+from rainbow_tf.scoring import chapters, study
+from rainbow_tf.scoring.page import Page
+from rainbow_tf.scoring.runs import Run, read_runs
+
+
+def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+    """Defines the flags of a report."""
+    flags.DEFINE_string(
+        "runs", None, "Folder to look for run folders in, at any depth.", flag_values=values
+    )
+    flags.DEFINE_string("out", "report", "Folder to write the report to.", flag_values=values)
+    flags.DEFINE_enum(
+        "published",
+        None,
+        ["paper"],
+        "paper: the scores of the Rainbow paper, alone or beside those of --runs.",
+        flag_values=values,
+    )
+    flags.DEFINE_bool(
+        "mixed",
+        False,
+        "Show scores of unlike protocols side by side, labelled, instead of refusing them.",
+        flag_values=values,
+    )
+
+
+def main(arguments: list[str]) -> None:
+    """Writes the report; what a user can mend ends in one sentence."""
+    values = flags.FLAGS
+    try:
+        if len(arguments) > 1:
+            raise ConfigError(f"'{arguments[1]}' is not a flag; settings look like --runs=runs/.")
+        path = write_report(
+            runs=None if values.runs is None else Path(values.runs),
+            out=Path(values.out),
+            is_published=values.published is not None,
+            is_mixed=values.mixed,
+        )
+    except ConfigError as error:
+        sys.exit(f"rainbow_tf: {error}")
+    except KeyboardInterrupt:
+        sys.exit("rainbow_tf: interrupted; the report is not whole.")
+    print(f"The report is in {path}.")
+
+
+def write_report(
+    *, runs: Path | None, out: Path, is_published: bool = False, is_mixed: bool = False
+) -> Path:
+    """Reads everything and checks it, then writes; gives the path of the page."""
+    if runs is None and not is_published:
+        raise ConfigError(
+            "Nothing to report: give --runs, such as --runs=runs/, or --published=paper."
+        )
+    found: list[Run] = []
+    if runs is not None:
+        found = study.checked_protocols(read_runs(runs), mixed=is_mixed, with_paper=is_published)
+    try:
+        page = Page(out, *_title(found))
+        if found:
+            _report_runs(page, found, is_published)
+        else:
+            chapters.paper(page)
+            ends = chapters.with_published({}, None)
+            chapters.end_of_training(page, ends)
+            chapters.per_game(page, ends, [])
+        chapters.method(page)
+        return page.write(__version__)
+    except OSError as error:
+        raise ConfigError(
+            f"--out={out} cannot be written ({error.strerror}); give another folder."
+        ) from error
+
+
+def _report_runs(page: Page, runs: list[Run], is_published: bool) -> None:
+    chapters.overview(page, runs, with_paper=is_published)
+    atari = [run for run in runs if study.has_reference(run.world)]
+    others = [run for run in runs if not study.has_reference(run.world)]
+    if atari:
+        counted = study.counted(atari)
+        ends = study.end_scores(counted)
+        if is_published:
+            ends = chapters.with_published(ends, {run.world for run in counted})
+        chapters.over_time(page, counted)
+        chapters.ablations(page, counted)
+        chapters.end_of_training(page, ends)
+        chapters.per_game(page, ends, atari)
+    if others:
+        chapters.other_worlds(page, others)
+    chapters.values(page, runs)
+    chapters.missing(page, runs)
+    if is_published:
+        chapters.paper(page)
+
+
+def _title(runs: list[Run]) -> tuple[str, str]:
+    if not runs:
+        return "The scores of Rainbow", "What Hessel et al. published in 2018, from their tables."
+    worlds = sorted({run.world for run in runs})
+    agents = {run.agent for run in runs}
+    games = worlds[0].replace("_", " ") if len(worlds) == 1 else f"{len(worlds)} games"
+    lead = f"{len(runs):,} run{'s' if len(runs) > 1 else ''} of {len(agents)} agent"
+    return f"Rainbow on {games}", f"{lead}{'s' if len(agents) > 1 else ''}."
+
+
+if __name__ == "__main__":
+    define_flags()
+    app.run(main)

@@ -1,0 +1,1 @@
+"""The tables: normalised scores, aggregates, figures. Knows arrays and files, not agents."""

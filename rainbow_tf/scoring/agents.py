@@ -1,0 +1,101 @@
+"""The agents in the paper's order, and the one home of their labels and colours."""
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+# Okabe and Ito's colours, which colour-blind readers tell apart. As in the paper, an ablation is
+# dashed and has the colour of the baseline that brought the part.
+_BLACK, _GREY = "#000000", "#8a8a8a"
+_DOUBLE, _PRIORITY, _DUELING = "#E69F00", "#009E73", "#56B4E9"
+_MULTI_STEP, _DISTRIBUTIONAL, _NOISY = "#CC79A7", "#0072B2", "#D55E00"
+_SPARE_COLOURS = ("#882255", "#117733", "#332288", "#999933", "#AA4499", "#44AA99")
+
+LineKind = Literal["-", "--", ":", "-."]
+
+
+class Style(NamedTuple):
+    """How an agent looks in every figure and table."""
+
+    label: str
+    colour: str
+    line: LineKind = "-"
+    width: float = 1.5
+
+
+_STYLES = {
+    "dqn": Style("DQN", _GREY),
+    "a3c": Style("A3C", _MULTI_STEP),
+    "ddqn": Style("DDQN", _DOUBLE),
+    "prior_ddqn": Style("Prioritized DDQN", _PRIORITY),
+    "duel_ddqn": Style("Dueling DDQN", _DUELING),
+    "distrib_dqn": Style("Distributional DQN", _DISTRIBUTIONAL),
+    "noisy_dqn": Style("Noisy DQN", _NOISY),
+    "rainbow": Style("Rainbow", _BLACK, width=2.4),
+    "no_double": Style("no double", _DOUBLE, "--"),
+    "no_priority": Style("no priority", _PRIORITY, "--"),
+    "no_dueling": Style("no dueling", _DUELING, "--"),
+    "no_multi_step": Style("no multi-step", _MULTI_STEP, "--"),
+    "no_distributional": Style("no distribution", _DISTRIBUTIONAL, "--"),
+    "no_noisy": Style("no noisy", _NOISY, "--"),
+}
+ABLATIONS = tuple(name for name in _STYLES if name.startswith("no_"))
+
+# Rainbow without all parts but one or two is an agent of its own paper.
+_ONLY = {
+    ("double",): "ddqn",
+    ("double", "priority"): "prior_ddqn",
+    ("double", "dueling"): "duel_ddqn",
+    ("distributional",): "distrib_dqn",
+    ("noisy",): "noisy_dqn",
+}
+_PARTS = ("double", "priority", "dueling", "multi_step", "distributional", "noisy")
+_BASELINES = {
+    "_".join(f"no_{part}" for part in _PARTS if part not in kept): name
+    for kept, name in _ONLY.items()
+}
+
+
+def short_name(agent: str) -> str:
+    """The paper's name of an agent that a config names by the parts it lacks."""
+    return _BASELINES.get(agent, agent)
+
+
+def styles(names: Iterable[str]) -> dict[str, Style]:
+    """Names in the paper's order, each with its style; those the paper lacks come last.
+
+    A name may end in a note, such as `rainbow (paper)`: it keeps its colour, and is dotted.
+    """
+    found = {}
+    names = list(names)
+    known = list(_STYLES)
+    unknown = sorted({_base(name) for name in names} - set(known))
+    for name in sorted(names, key=lambda n: ((known + unknown).index(_base(n)), n)):
+        base = _base(name)
+        note = name[len(base) :]
+        if base in _STYLES:
+            style = _STYLES[base]
+        else:
+            colour = _SPARE_COLOURS[unknown.index(base) % len(_SPARE_COLOURS)]
+            style = Style(base.replace("_", " "), colour, "-.")
+        if note:
+            style = style._replace(label=style.label + note, line=":")
+        found[name] = style
+    return found
+
+
+def groups(names: Iterable[str]) -> dict[str, list[str]]:
+    """The panels of a figure, as in the paper: Rainbow and the baselines, Rainbow and ablations."""
+    ordered = list(styles(names))
+    ablations = [name for name in ordered if _base(name) in ABLATIONS]
+    others = [name for name in ordered if name not in ablations]
+    shared = [name for name in others if _base(name) in ("rainbow", "dqn")]
+    if not ablations:
+        return {"Agents": others}
+    panels = {"Rainbow and its ablations": [*shared, *ablations]}
+    if len(others) > len(shared):
+        panels = {"Rainbow and baselines": others} | panels
+    return panels
+
+
+def _base(name: str) -> str:
+    return name.split(" ")[0]

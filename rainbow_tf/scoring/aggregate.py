@@ -1,0 +1,95 @@
+"""Numbers over games and seeds.
+
+A matrix of scores is [S, G]: a column per game, its seeds first, then NaN where a game has fewer.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+THRESHOLDS = (20, 50, 100, 200, 500)
+
+
+class Aggregate(NamedTuple):
+    """Three summaries of a score matrix."""
+
+    median: float | np.ndarray
+    iqm: float | np.ndarray
+    mean: float | np.ndarray
+
+
+class Interval(NamedTuple):
+    """Bounds of a 95 % interval."""
+
+    low: float
+    high: float
+
+
+def score_matrix(columns: Iterable[Sequence[float]]) -> np.ndarray:
+    """Scores by game and seed as a matrix [S, G]."""
+    lists = [list(column) for column in columns]
+    matrix = np.full((max(map(len, lists), default=0), len(lists)), np.nan)
+    for game, scores in enumerate(lists):
+        matrix[: len(scores), game] = scores
+    return matrix
+
+
+def aggregate(scores: np.ndarray) -> Aggregate:
+    """Median and mean over games of the mean over seeds, and the interquartile mean over all runs.
+
+    Takes [..., S, G] and gives [...].
+    """
+    per_game = np.nanmean(scores, axis=-2)
+    runs = scores.reshape(*scores.shape[:-2], -1)
+    return Aggregate(
+        np.median(per_game, axis=-1), interquartile_mean(runs), np.mean(per_game, axis=-1)
+    )
+
+
+def interquartile_mean(values: np.ndarray) -> np.ndarray:
+    """Mean of the middle half of [..., N], without NaN; a quarter is rounded down."""
+    ordered = np.sort(values, axis=-1)  # NaN last
+    count = np.sum(~np.isnan(values), axis=-1, keepdims=True)
+    rank = np.arange(values.shape[-1])
+    cut = count // 4
+    middle = (rank >= cut) & (rank < count - cut)
+    return np.mean(ordered, axis=-1, where=middle)
+
+
+def bootstrap(
+    scores: np.ndarray, *, rng: np.random.Generator, repetitions: int = 2000
+) -> tuple[Interval, Interval, Interval] | None:
+    """95 % intervals of `aggregate`, drawing seeds anew within each game.
+
+    None where no game has two seeds: nothing is known of the spread then.
+    """
+    seeds = np.sum(~np.isnan(scores), axis=0)  # [G]
+    if scores.size == 0 or seeds.max() < 2:
+        return None
+    shape = (repetitions, *scores.shape)
+    drawn = np.floor(rng.random(shape) * seeds).astype(np.int64)
+    samples = np.take_along_axis(scores[None], drawn, axis=1)  # [B, S, G]
+    samples[:, np.isnan(scores)] = np.nan
+    median, iqm, mean = (
+        Interval(*np.quantile(values, (0.025, 0.975))) for values in aggregate(samples)
+    )
+    return median, iqm, mean
+
+
+def games_at_least(percent: np.ndarray, threshold: float) -> np.ndarray:
+    """Number of games in [..., G] that reach a percentage of human."""
+    return np.sum(percent >= threshold, axis=-1)
+
+
+def area_under_curve(frames: np.ndarray, scores: np.ndarray) -> float:
+    """Mean height of a curve over its frames, by trapezoids."""
+    if len(frames) == 1:
+        return float(scores[0])
+    return float(np.trapezoid(scores, frames) / (frames[-1] - frames[0]))
+
+
+def moving_average(values: np.ndarray, window: int) -> np.ndarray:
+    """Means of `window` points in a row of [..., T]: the first is that of the first `window`."""
+    sums = np.cumsum(np.concatenate([np.zeros_like(values[..., :1]), values], axis=-1), axis=-1)
+    return (sums[..., window:] - sums[..., :-window]) / window

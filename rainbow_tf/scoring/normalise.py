@@ -1,0 +1,80 @@
+"""Human-normalised scores, and the paper's own tables."""
+
+import csv
+import functools
+from importlib import resources
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+REGIMES = ("noop", "human")
+_COLUMNS = {"noop": "noop", "human": "human_starts"}
+
+# Medians over 57 games that the paper prints, in percent: (no-op starts, human starts).
+PRINTED_MEDIANS: dict[str, tuple[float | None, float]] = {
+    "dqn": (79, 68),
+    "a3c": (None, 116),
+    "ddqn": (117, 110),
+    "prior_ddqn": (140, 128),
+    "duel_ddqn": (151, 117),
+    "distrib_dqn": (164, 125),
+    "noisy_dqn": (118, 102),
+    "rainbow": (223, 153),
+}
+_PAPER_COLUMNS = {
+    "DQN": "dqn",
+    "A3C": "a3c",
+    "DDQN": "ddqn",
+    "Prior. DDQN": "prior_ddqn",
+    "Duel. DDQN": "duel_ddqn",
+    "Distrib. DQN": "distrib_dqn",
+    "Noisy DQN": "noisy_dqn",
+    "Rainbow": "rainbow",
+}
+
+Scores = TypeVar("Scores", float, np.ndarray)
+
+
+class Reference(NamedTuple):
+    """What a random player and a human score in a game."""
+
+    random: float
+    human: float
+
+    def percent(self, scores: Scores) -> Scores:
+        """Scores with random at 0 and human at 100."""
+        # The absolute value: in human starts, video_pinball's human is below random.
+        return 100 * (scores - self.random) / abs(self.human - self.random)
+
+
+@functools.cache
+def references(regime: str) -> dict[str, Reference]:
+    """The references of 57 games, for starts after no-ops or from human play."""
+    if regime not in REGIMES:
+        raise ValueError(f"unknown regime {regime!r}; there are {', '.join(REGIMES)}")
+    column = _COLUMNS[regime]
+    return {
+        row["game"]: Reference(float(row[f"random_{column}"]), float(row[f"human_{column}"]))
+        for row in _rows("reference_scores.csv")
+    }
+
+
+def human_normalised(game: str, score: float, regime: str) -> float | None:
+    """A score in percent of human, in regime noop or human; None without a reference."""
+    reference = references(regime).get(game)
+    return None if reference is None else reference.percent(score)
+
+
+def published(regime: str) -> dict[str, dict[str, float]]:
+    """The paper's scores by agent and game."""
+    rows = _rows(f"rainbow_paper_{_COLUMNS[regime]}.csv")
+    return {
+        agent: {row["game"]: float(row[column]) for row in rows}
+        for column, agent in _PAPER_COLUMNS.items()
+        if column in rows[0]
+    }
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    text = (resources.files("rainbow_tf.scoring") / "data" / name).read_text()
+    return list(csv.DictReader(text.splitlines()))

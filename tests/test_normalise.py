@@ -1,0 +1,79 @@
+import csv
+from importlib import resources
+
+import numpy as np
+import pytest
+
+from rainbow_tf.games import GAMES
+from rainbow_tf.scoring.normalise import (
+    PRINTED_MEDIANS,
+    REGIMES,
+    human_normalised,
+    published,
+    references,
+)
+
+
+@pytest.mark.parametrize(
+    ("game", "score", "regime", "percent"),
+    [
+        # pong, no-op: random -20.7, human 14.6.
+        ("pong", -20.7, "noop", 0.0),
+        ("pong", 14.6, "noop", 100.0),
+        ("pong", 20.9, "noop", 100 * 41.6 / 35.3),
+        # pong, human starts: random -18.0, human 15.5.
+        ("pong", 19.0, "human", 100 * 37.0 / 33.5),
+        # video_pinball, human starts: random 20452.0, human 15641.1, which is below.
+        ("video_pinball", 20452.0 + 4810.9, "human", 100.0),
+        ("video_pinball", 15641.1, "human", -100.0),
+    ],
+)
+def test_worked_out_by_hand(game, score, regime, percent):
+    assert human_normalised(game, score, regime) == pytest.approx(percent, abs=1e-9)
+
+
+def test_a_game_without_a_reference_has_no_percentage():
+    assert human_normalised("cartpole_v1", 500.0, "noop") is None
+
+
+def test_an_unknown_regime_is_refused():
+    with pytest.raises(ValueError, match="sticky"):
+        human_normalised("pong", 0.0, "sticky")
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+def test_every_game_has_a_reference(regime):
+    assert set(references(regime)) == set(GAMES)
+    assert all(reference.random != reference.human for reference in references(regime).values())
+
+
+def test_arrays_are_normalised_alike():
+    reference = references("noop")["breakout"]
+    np.testing.assert_allclose(reference.percent(np.array([1.7, 30.5])), [0, 100], atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("agent", "noop", "human"), [("rainbow", 227.0, 149.7), ("dqn", 78.7, 66.5)]
+)
+def test_medians_of_the_papers_tables(agent, noop, human):
+    for regime, median in (("noop", noop), ("human", human)):
+        scores = published(regime)[agent]
+        assert len(scores) == 54
+        percents = [human_normalised(game, score, regime) for game, score in scores.items()]
+        assert round(float(np.median(percents)), 1) == median
+
+
+def test_the_paper_has_no_noop_scores_of_a3c():
+    assert set(published("human")) == set(PRINTED_MEDIANS)
+    assert set(published("human")) - set(published("noop")) == {"a3c"}
+
+
+def test_data_name_their_sources():
+    folder = resources.files("rainbow_tf.scoring") / "data"
+    readme = (folder / "README.md").read_text()
+    for path in folder.iterdir():
+        if path.name.endswith(".csv"):
+            assert f"`{path.name}`" in readme
+            lines = path.read_text().splitlines()
+            widths = {len(row) for row in csv.reader(lines)}
+            assert len(widths) == 1, path
