@@ -12,6 +12,7 @@ VERSION = next(
 )
 MINATAR = ["minatar>=1.0.15"]
 SERVING = ["tensorflow-serving-api>=2.20,<2.22"]
+RECORD = ["pygame>=2.5"]
 VIDEO = ["gymnasium[classic-control]>=1.3", "imageio[ffmpeg]>=2.37"]
 
 setup(
@@ -31,6 +32,7 @@ setup(
     package_data={
         "rainbow_tf.flags": ["*.cfg", "*/*.cfg"],
         "rainbow_tf.export": ["serving/*"],
+        "rainbow_tf.scoring": ["data/*.csv"],
     },
     install_requires=[
         "absl-py>=1.4",
@@ -50,10 +52,12 @@ setup(
     extras_require={
         "minatar": MINATAR,
         "ray": ["ray[default]>=2.60"],
+        "record": RECORD,
         "serving": SERVING,
         "video": VIDEO,
         "dev": [
             *MINATAR,
+            *RECORD,
             *SERVING,
             *VIDEO,
             "hypothesis>=6.100",
