@@ -12,7 +12,7 @@ VERSION = next(
 )
 MINATAR = ["minatar>=1.0.15"]
 SERVING = ["tensorflow-serving-api>=2.20,<2.22"]
-RECORD = ["pygame>=2.5"]
+RECORD = ["pygame-ce>=2.5"]
 VIDEO = ["gymnasium[classic-control]>=1.3", "imageio[ffmpeg]>=2.37"]
 
 setup(

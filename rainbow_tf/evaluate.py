@@ -141,9 +141,7 @@ def _setting(
         world = make_world(config, num_envs=num_envs, seed=values.seed, training=True)
         start = "noop" if config.game is not None else "reset"
         return Setting(world, protocol_name(config), [start] * values.episodes, None, {})
-    points = starts_module.sample_points(
-        start_file, values.episodes, seed=values.seed, initial_frames=values.start_frames
-    )
+    points = starts_module.sample_points(start_file, values.episodes, seed=values.seed)
     origin = start_file.origin
     return Setting(
         world=StartWorld(config=config, starts=start_file, points=points, num_envs=num_envs),
@@ -152,7 +150,6 @@ def _setting(
         origin=origin,
         about={
             "start_file": start_file.path.name,
-            "start_frames": values.start_frames,
             "start_trajectories": len(start_file.trajectories),
         },
     )
@@ -253,37 +250,43 @@ def _table(summary: dict[str, Any]) -> str:
     return "\n".join(f"  {name:<{width}}  {value}" for name, value in rows.items())
 
 
-def define_flags() -> None:
+def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     """Defines the flags of this command."""
-    flags.DEFINE_string("run_dir", None, "Folder of the run to evaluate.")
+    flags.DEFINE_string("run_dir", None, "Folder of the run to evaluate.", flag_values=values)
     flags.DEFINE_enum(
         "snapshot",
         None,
         ["best", "latest"],
         "best: the weights with the highest evaluation, the default. latest: the newest "
         "checkpoint.",
+        flag_values=values,
     )
     flags.DEFINE_integer(
-        "checkpoint", None, "Number of a checkpoint to evaluate instead of the best weights."
+        "checkpoint",
+        None,
+        "Number of a checkpoint to evaluate instead of the best weights.",
+        flag_values=values,
     )
     flags.DEFINE_enum(
         "starts",
         "noop",
         ["noop", "human"],
-        "noop: up to --noop_max no-ops, as in training. human: points of a --start_file; the "
-        "protocol says who recorded them.",
+        "noop: up to the run's --noop_max no-ops. human: points in the first half of the games of "
+        "a --start_file; the protocol says who played these.",
+        flag_values=values,
     )
-    flags.DEFINE_string("start_file", None, "Recorded starts, for --starts=human.")
+    flags.DEFINE_string(
+        "start_file", None, "Recorded starts, for --starts=human.", flag_values=values
+    )
+    flags.DEFINE_integer("episodes", 200, "Whole games to play.", lower_bound=1, flag_values=values)
     flags.DEFINE_integer(
-        "start_frames",
-        starts_module.INITIAL_FRAMES,
-        "Frames of a recorded game, from its beginning, that starts are drawn from.",
-        lower_bound=1,
+        "num_envs", 8, "Lanes stepped together.", lower_bound=1, flag_values=values
     )
-    flags.DEFINE_integer("episodes", 200, "Whole games to play.", lower_bound=1)
-    flags.DEFINE_integer("num_envs", 8, "Lanes stepped together.", lower_bound=1)
     flags.DEFINE_bool(
-        "eval_noise", None, "Keep the noise of the noisy layers; by default as the run did."
+        "eval_noise",
+        None,
+        "Keep the noise of the noisy layers; by default as the run did.",
+        flag_values=values,
     )
     flags.DEFINE_float(
         "eval_epsilon",
@@ -291,8 +294,11 @@ def define_flags() -> None:
         "Share of random actions; by default as the run did.",
         lower_bound=0,
         upper_bound=1,
+        flag_values=values,
     )
-    flags.DEFINE_integer("seed", 1, "Seed of the starts and of random actions.", lower_bound=0)
+    flags.DEFINE_integer(
+        "seed", 1, "Seed of the starts and of random actions.", lower_bound=0, flag_values=values
+    )
 
 
 if __name__ == "__main__":

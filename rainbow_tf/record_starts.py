@@ -244,20 +244,34 @@ def _human_game(
                 return recording.trajectory("human")
 
 
-def define_flags() -> None:
+def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     """Defines the flags of this command."""
-    flags.DEFINE_string("game", None, "Atari game by its snake-case name; a policy's is its run's.")
+    flags.DEFINE_string(
+        "game",
+        None,
+        "Atari game by its snake-case name; a policy's is its run's.",
+        flag_values=values,
+    )
     flags.DEFINE_enum(
         "player",
         None,
         list(starts.ORIGINS),
         "human: a person at the keyboard, in a window. policy: that of --run_dir. random: every "
         "action alike.",
+        flag_values=values,
     )
-    flags.DEFINE_string("output", None, "Start file to write, or to go on with.")
-    flags.DEFINE_integer("trajectories", 100, "Games to record in all.", lower_bound=1)
+    flags.DEFINE_string(
+        "output", None, "Start file to write, or to go on with.", flag_values=values
+    )
     flags.DEFINE_integer(
-        "max_frames", starts.INITIAL_FRAMES, "Frames to record of a game at most.", lower_bound=1
+        "trajectories", 100, "Games to record in all.", lower_bound=1, flag_values=values
+    )
+    flags.DEFINE_integer(
+        "max_frames",
+        7_200,
+        "Frames to record of a game at most, 60 a second; starts come from the first half.",
+        lower_bound=1,
+        flag_values=values,
     )
     flags.DEFINE_integer(
         "action_repeat",
@@ -265,21 +279,35 @@ def define_flags() -> None:
         "Frames an action is held for; by default 1 for a person, 4 for a random player, and the "
         "run's for a policy.",
         lower_bound=1,
+        flag_values=values,
     )
-    flags.DEFINE_integer("seed", 1, "Seed of the emulator and of random actions.", lower_bound=0)
-    flags.DEFINE_string("run_dir", None, "Run whose policy plays, for --player=policy.")
+    flags.DEFINE_integer(
+        "seed", 1, "Seed of the emulator and of random actions.", lower_bound=0, flag_values=values
+    )
+    flags.DEFINE_string(
+        "run_dir", None, "Run whose policy plays, for --player=policy.", flag_values=values
+    )
     flags.DEFINE_enum(
         "snapshot",
         None,
         ["best", "latest"],
         "best: the weights with the highest evaluation, the default. latest: the newest "
         "checkpoint.",
+        flag_values=values,
     )
     flags.DEFINE_integer(
-        "checkpoint", None, "Number of a checkpoint to play instead of the best weights."
+        "checkpoint",
+        None,
+        "Number of a checkpoint to play instead of the best weights.",
+        flag_values=values,
     )
     flags.DEFINE_float(
-        "epsilon", 0.05, "Share of random actions of a policy.", lower_bound=0, upper_bound=1
+        "epsilon",
+        0.05,
+        "Share of random actions of a policy.",
+        lower_bound=0,
+        upper_bound=1,
+        flag_values=values,
     )
 
 

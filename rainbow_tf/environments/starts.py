@@ -20,7 +20,7 @@ from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.environments.emulator import Emulator, rom_checksum
 
 ORIGINS = ("human", "policy", "random")
-INITIAL_FRAMES = 7_200  # two minutes of play: the portion of a trajectory that starts come from
+INITIAL_SHARE = 0.5  # of a trajectory: its end may be a game that is all but lost
 _FORMAT = 1
 _LETTERS = string.ascii_lowercase[:18]  # of the emulator's actions 0 to 17
 _FRAMES_PER_SECOND = 60
@@ -180,29 +180,26 @@ def check_fits(starts: StartFile, config: Config) -> None:
         raise _unusable(starts.path, "it holds no trajectory yet")
 
 
-def sample_points(
-    starts: StartFile, number: int, *, seed: int, initial_frames: int
-) -> list[StartPoint]:
+def sample_points(starts: StartFile, number: int, *, seed: int) -> list[StartPoint]:
     """Points at random: a trajectory, then a second of its initial portion.
 
     The first of them do not depend on how many are asked for.
     """
     rng = np.random.default_rng(seed)
-    per_trajectory = [
-        [point for point in _points(starts, i) if point.frames <= initial_frames]
-        for i in range(len(starts.trajectories))
-    ]
-    eligible = [points for points in per_trajectory if points]
-    if not eligible:
-        raise ConfigError(
-            f"--start_frames={initial_frames} leaves no point of {starts.path} to start from; "
-            f"give at least {_FRAMES_PER_SECOND}."
-        )
+    portions = [_initial_points(starts, i) for i in range(len(starts.trajectories))]
+    portions = [points for points in portions if points]
+    if not portions:
+        raise _unusable(starts.path, "its trajectories are all too short to start from")
     chosen = []
     for _ in range(number):
-        points = eligible[rng.integers(len(eligible))]
+        points = portions[rng.integers(len(portions))]
         chosen.append(points[rng.integers(len(points))])
     return chosen
+
+
+def _initial_points(starts: StartFile, trajectory: int) -> list[StartPoint]:
+    most = INITIAL_SHARE * len(starts.trajectories[trajectory].actions)
+    return [point for point in _points(starts, trajectory) if point.actions <= most]
 
 
 def _points(starts: StartFile, trajectory: int) -> list[StartPoint]:
