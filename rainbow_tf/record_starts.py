@@ -282,7 +282,12 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
         flag_values=values,
     )
     flags.DEFINE_integer(
-        "seed", 1, "Seed of the emulator and of random actions.", lower_bound=0, flag_values=values
+        "seed",
+        1,
+        "Seed of the emulator and of random actions.",
+        lower_bound=0,
+        upper_bound=2**31 - 1,
+        flag_values=values,
     )
     flags.DEFINE_string(
         "run_dir", None, "Run whose policy plays, for --player=policy.", flag_values=values

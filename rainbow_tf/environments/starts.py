@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import string
+import typing
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -129,10 +130,20 @@ def read(path: Path) -> StartFile:
         raise _unusable(path, "it was changed after it was recorded: its checksum differs")
     try:
         settings = RecorderSettings(**body["settings"])
+        _check_types(settings)
         trajectories = [_trajectory(settings, fields) for fields in body["trajectories"]]
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise _unusable(path, f"it is incomplete: {error}") from error
     return StartFile(path, settings, trajectories)
+
+
+def _check_types(settings: RecorderSettings) -> None:
+    for name, kind in typing.get_type_hints(RecorderSettings).items():
+        value = getattr(settings, name)
+        if not isinstance(value, (int, float) if kind is float else kind):
+            raise TypeError(f"{name} is {value!r}")
+    if not 0 <= settings.seed < 2**31 or settings.action_repeat < 1:
+        raise ValueError("its seed or action_repeat is out of range")
 
 
 def _trajectory(settings: RecorderSettings, fields: dict[str, Any]) -> Trajectory:
@@ -170,7 +181,7 @@ def check_fits(starts: StartFile, config: Config) -> None:
         raise ConfigError(
             f"{culprit} has sticky actions, which do not replay; human starts need none."
         )
-    if settings.action_repeat < 1 or config.action_repeat % settings.action_repeat:
+    if config.action_repeat % settings.action_repeat:
         raise ConfigError(
             f"The start file {starts.path} was recorded with action_repeat="
             f"{settings.action_repeat}, which does not divide the run's {config.action_repeat}; "
