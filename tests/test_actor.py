@@ -156,14 +156,15 @@ def test_noise_comes_from_the_seed_state(noisy_network, noisy_actor):
 
 
 def test_acting_is_traced_once(noisy_actor):
-    (compiled,) = [
+    compiled = [
         function
         for function in vars(noisy_actor).values()
         if hasattr(function, "experimental_get_tracing_count")
     ]
     for seed in range(10):
         noisy_actor.act(same_observation(seed), epsilon=0.1 * (seed % 2))
-    assert compiled.experimental_get_tracing_count() == 1
+        noisy_actor.act_and_value(same_observation(seed), epsilon=0.1 * (seed % 2))
+    assert [function.experimental_get_tracing_count() for function in compiled] == [1, 1]
 
 
 def test_epsilon_zero_is_greedy():

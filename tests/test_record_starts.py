@@ -330,6 +330,14 @@ def test_a_person_at_a_virtual_screen(tmp_path):
     check_replays(start_file)
 
 
+def test_without_pygame_it_says_so(monkeypatch):
+    from rainbow_tf.keyboard import Keyboard
+
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    with pytest.raises(ConfigError, match=r"pip install 'rainbow_tf\[record\]'"):
+        Keyboard("breakout", 60)
+
+
 def test_without_a_screen_it_says_so(tmp_path):
     pytest.importorskip("pygame")
     environment = {**os.environ, "SDL_VIDEODRIVER": "x11", "DISPLAY": ":987"}
