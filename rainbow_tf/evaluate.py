@@ -92,6 +92,7 @@ def run(values: flags.FlagValues) -> None:
         "eval_epsilon": config.eval_epsilon,
         "eval_seed": values.seed,
         "num_envs": num_envs,
+        "max_episode_frames": config.max_episode_frames,
         "discount": config.discount,
         "clip_rewards": config.clip_rewards,
         "support": [config.v_min, config.v_max] if config.distributional else None,
@@ -140,7 +141,8 @@ def _setting(
 
         world = make_world(config, num_envs=num_envs, seed=values.seed, training=True)
         start = "noop" if config.game is not None else "reset"
-        return Setting(world, protocol_name(config), [start] * values.episodes, None, {})
+        about = {"noop_max": config.noop_max} if config.game is not None else {}
+        return Setting(world, protocol_name(config), [start] * values.episodes, None, about)
     points = starts_module.sample_points(start_file, values.episodes, seed=values.seed)
     origin = start_file.origin
     return Setting(
