@@ -47,8 +47,7 @@ def run(values: flags.FlagValues) -> None:
     )
     path = Path(values.output)
     done = _done(path, settings, values.player)
-    missing = values.trajectories - len(done)
-    if missing <= 0:
+    if len(done) >= values.trajectories:
         print(f"{path} has its {len(done)} trajectories; give more --trajectories to go on.")
         return
     _write(path, settings, done)  # before anything is played for it
@@ -68,8 +67,6 @@ def run(values: flags.FlagValues) -> None:
             bar.update()
             frames = len(trajectory.actions) * settings.action_repeat
             bar.set_postfix_str(f"last {frames:,} frames", refresh=False)
-            if len(done) >= values.trajectories:
-                break
     print(f"{path} holds {len(done)} of {values.trajectories} trajectories by {values.player}.")
 
 
