@@ -12,6 +12,7 @@ VERSION = next(
 )
 MINATAR = ["minatar>=1.0.15"]
 SERVING = ["tensorflow-serving-api>=2.20,<2.22"]
+RECORD = ["pygame-ce>=2.5"]
 VIDEO = ["gymnasium[classic-control]>=1.3", "imageio[ffmpeg]>=2.37"]
 
 setup(
@@ -52,10 +53,12 @@ setup(
     extras_require={
         "minatar": MINATAR,
         "ray": ["ray[default]>=2.60"],
+        "record": RECORD,
         "serving": SERVING,
         "video": VIDEO,
         "dev": [
             *MINATAR,
+            *RECORD,
             *SERVING,
             *VIDEO,
             "hypothesis>=6.100",

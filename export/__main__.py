@@ -1,13 +1,13 @@
 """Exports a run's policy: python -m rainbow_tf.export --run_dir=... --output_dir=models/qbert."""
 
-import dataclasses
 import sys
 from pathlib import Path
 
 from absl import app, flags
 
-from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.config import ConfigError
 from rainbow_tf.startup import load_tensorflow
+from rainbow_tf.training.folder import read_config
 
 FLAGS = flags.FLAGS
 
@@ -71,21 +71,6 @@ def main(arguments: list[str]) -> None:
     print(f"Wrote {export.folder} with the signatures {', '.join(export.signatures)}.")
     if export.num_warmup_requests == 0:
         print("Warm-up requests were left out; for them, pip install 'rainbow_tf[serving]'.")
-
-
-def read_config(run_dir: Path) -> Config:
-    """The settings of the run."""
-    path = run_dir / "config.json"
-    try:
-        config = Config.from_json(path.read_text())
-    except OSError as error:
-        raise ConfigError(
-            f"--run_dir={run_dir} is not the folder of a run: {path} cannot be read "
-            f"({error.strerror})."
-        ) from error
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"{path} holds no settings of this version ({error}).") from error
-    return dataclasses.replace(config, run_dir=str(run_dir))  # it may have been moved
 
 
 if __name__ == "__main__":

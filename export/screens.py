@@ -1,9 +1,9 @@
 """The training's preprocessing of Atari screens, as a graph: grey, pool, area-resize."""
 
-import numpy as np
 import tensorflow as tf
 
 from rainbow_tf.environments.atari import FRAME_SHAPE
+from rainbow_tf.environments.screens import area_taps
 
 GREY = (0.299, 0.587, 0.114)  # of red, green, blue; the emulator's greys for all its colours
 
@@ -27,17 +27,3 @@ def _shrink(images: tf.Tensor, size: int, axis: int) -> tf.Tensor:
     for pixel, weight in zip(pixels, weights, strict=True):
         total += tf.gather(images, pixel, axis=axis) * weight.reshape(shape)
     return total
-
-
-def area_taps(size: int, target_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """The pixels under each target pixel and the share of it that each covers, both [K, target].
-
-    Shares of less than a thousandth of a pixel are rounding, as in OpenCV.
-    """
-    scale = size / target_size
-    starts = np.arange(target_size) * scale
-    pixels = np.floor(starts + 1e-3).astype(np.int32) + np.arange(int(scale) + 2)[:, None]
-    overlap = np.minimum(pixels + 1, starts + scale) - np.maximum(pixels, starts)
-    weights = np.where(overlap > 1e-3, overlap, 0) / scale
-    used = weights.any(axis=1)
-    return np.minimum(pixels, size - 1)[used], weights[used].astype(np.float32)

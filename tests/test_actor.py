@@ -156,14 +156,15 @@ def test_noise_comes_from_the_seed_state(noisy_network, noisy_actor):
 
 
 def test_acting_is_traced_once(noisy_actor):
-    (compiled,) = [
+    compiled = [
         function
         for function in vars(noisy_actor).values()
         if hasattr(function, "experimental_get_tracing_count")
     ]
     for seed in range(10):
         noisy_actor.act(same_observation(seed), epsilon=0.1 * (seed % 2))
-    assert compiled.experimental_get_tracing_count() == 1
+        noisy_actor.act_and_value(same_observation(seed), epsilon=0.1 * (seed % 2))
+    assert [function.experimental_get_tracing_count() for function in compiled] == [1, 1]
 
 
 def test_epsilon_zero_is_greedy():
@@ -227,3 +228,41 @@ def test_a_run_acts_with_noise_and_evaluates_without(
         assert draws_noise(parts.evaluation_actor) is evaluation_draws
     finally:
         tf.config.run_functions_eagerly(False)
+
+
+# Values.
+
+
+def test_values_literal():
+    actor = table_actor([[[1], [3], [2]], [[5], [4], [-1]], [[-3], [-2], [-1]]])
+    actions, values = actor.act_and_value(one_hot([0, 1, 2, 0], 3))
+    assert_array_equal(actions, [1, 0, 2, 1])
+    assert_array_equal(values, [3, 5, -1, 3])
+    assert (actions.dtype, values.dtype) == (np.int32, np.float32)
+
+
+def test_values_are_means_of_distributions():
+    logits = np.log([[[0.3, 0.7, 1e-12], [0.55, 1e-12, 0.45]]])
+    actor = table_actor(logits, support=np.float32([0, 5, 10]))
+    assert_allclose(actor.act_and_value(one_hot([0], 1))[1], [4.5], rtol=1e-5)
+
+
+def test_values_come_with_the_actions_of_act(noisy_network):
+    actor = network_actor(noisy_network, noise=False)
+    observation = np.random.default_rng(0).normal(size=(LANES, 1, 4)).astype(np.float32)
+    actions, values = actor.act_and_value(observation)
+    assert_array_equal(actions, actor.act(observation))
+    assert len(set(values)) == LANES
+
+
+def test_exploring_changes_actions_and_not_values():
+    actor, twin = table_actor(PREFERS_2), table_actor(PREFERS_2)
+    actions, values = actor.act_and_value(SAME_STATE, 0.4)
+    assert_array_equal(actions, twin.act(SAME_STATE, 0.4))
+    assert np.mean(actions != 2) == pytest.approx(0.3, abs=0.03)
+    assert_array_equal(values, [9] * len(SAME_STATE))
+
+
+def test_values_have_noise_where_acting_has(noisy_actor):
+    _, values = noisy_actor.act_and_value(same_observation())
+    assert len(set(values)) > LANES // 2

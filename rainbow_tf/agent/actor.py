@@ -25,10 +25,21 @@ class Actor:
         self._noise = noise
         self.rng = rng
         self._greedy = tf.function(self._greedy_actions, jit_compile=True, autograph=False)
+        self._judge = tf.function(self._actions_and_values, jit_compile=True, autograph=False)
 
     def act(self, observation: np.ndarray, epsilon: float = 0.0) -> np.ndarray:
         """Actions [E] for observations [E, S, *frame]; each is random with chance epsilon."""
         actions = self._greedy(tf.convert_to_tensor(observation)).numpy()
+        return self._explore(actions, epsilon)
+
+    def act_and_value(
+        self, observation: np.ndarray, epsilon: float = 0.0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Actions as of `act`, and the largest mean return [E] that each observation promises."""
+        actions, values = self._judge(tf.convert_to_tensor(observation))
+        return self._explore(actions.numpy(), epsilon), values.numpy()
+
+    def _explore(self, actions: np.ndarray, epsilon: float) -> np.ndarray:
         if epsilon > 0:
             explores = self.rng.random(len(actions)) < epsilon
             random = self.rng.integers(self._num_actions, size=len(actions), dtype=np.int32)
@@ -36,6 +47,12 @@ class Actor:
         return actions
 
     def _greedy_actions(self, observation: tf.Tensor) -> tf.Tensor:
+        return tf.argmax(self._q_values(observation), axis=1, output_type=tf.int32)
+
+    def _actions_and_values(self, observation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        values = self._q_values(observation)  # [E, A]
+        return tf.argmax(values, axis=1, output_type=tf.int32), tf.reduce_max(values, axis=1)
+
+    def _q_values(self, observation: tf.Tensor) -> tf.Tensor:
         outputs = self._network(observation, training=self._noise, noise_per_example=self._noise)
-        values = q_values(self._support, outputs)
-        return tf.argmax(values, axis=1, output_type=tf.int32)
+        return q_values(self._support, outputs)

@@ -2,50 +2,34 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from rainbow_tf.agent.actor import Actor
 from rainbow_tf.config import Config
 from rainbow_tf.environments.worlds import World, make_world
-from rainbow_tf.training.metrics import EpisodeTracker, Metrics, protocol_name
+from rainbow_tf.training.judge import JudgedEpisode, JudgedGames
+from rainbow_tf.training.metrics import Metrics, protocol_name
 from rainbow_tf.training.parts import Parts
 from rainbow_tf.training.snapshot import write_best
 from rainbow_tf.training.storage import Best, kept_best
 
 
-class Evaluation(NamedTuple):
-    """True scores of whole episodes, and their lengths in agent steps."""
-
-    scores: np.ndarray
-    lengths: np.ndarray
-
-
 def evaluate(
-    actor: Actor,
-    world: World,
-    *,
-    steps: int,
-    epsilon: float,
-    is_stopping: Callable[[], bool] = lambda: False,
-) -> Evaluation | None:
-    """Plays `steps` agent steps over all lanes; gives None if it is stopped before.
+    actor: Actor, world: World, *, config: Config, is_stopping: Callable[[], bool]
+) -> list[JudgedEpisode] | None:
+    """Plays `eval_frames` over all lanes; gives None if it is stopped before.
 
     Episodes that are under way at the end count only where none was finished.
     """
-    output = world.reset()
-    tracker = EpisodeTracker(len(output.reward))
-    episodes = []
-    played = 0
-    while played < steps:
+    games = JudgedGames(actor, world, config=config)
+    episodes: list[JudgedEpisode] = []
+    while games.steps < config.steps(config.eval_frames):
         if is_stopping():
             return None
-        output = world.step(actor.act(output.observation, epsilon))
-        played += int(np.count_nonzero(~output.is_first))
-        episodes += tracker.observe(output)
-    scores, lengths = zip(*(episodes or tracker.unfinished()), strict=True)
-    return Evaluation(np.array(scores), np.array(lengths))
+        episodes += [episode for _, episode in games.step()]
+    return episodes or games.unfinished()
 
 
 class Evaluator:
@@ -88,44 +72,39 @@ class Evaluator:
         if not self.is_due(frames):
             return False
         with self._metrics.paused():
-            evaluation = self._play(frames)
-        if evaluation is not None:
+            episodes = self._play(frames)
+        if episodes is not None:
             self._evaluated = frames
-        return evaluation is not None
+        return episodes is not None
 
     def is_due(self, frames: int) -> bool:
         """Whether a period has passed since the last evaluation."""
         period = self._config.eval_period_frames
         return period > 0 and frames // period != self._evaluated // period
 
-    def _play(self, frames: int) -> Evaluation | None:
+    def _play(self, frames: int) -> list[JudgedEpisode] | None:
         config = self._config
         self._say(f"evaluation at {frames:,} frames: playing {config.eval_frames:,} frames ...")
         started = time.perf_counter()
         # Other starts every time, and the same ones when the run is repeated.
         seed = (config.seed * 1_000_003 + frames) % 2**31
-        world = make_world(config, num_envs=config.num_envs, seed=seed, training=False)
-        evaluation = evaluate(
-            self._parts.evaluation_actor,
-            world,
-            steps=config.steps(config.eval_frames),
-            epsilon=config.eval_epsilon,
-            is_stopping=self._is_stopping,
+        # As in training, so that values are held against returns that end where they do.
+        world = make_world(config, num_envs=config.num_envs, seed=seed, training=True)
+        episodes = evaluate(
+            self._parts.evaluation_actor, world, config=config, is_stopping=self._is_stopping
         )
         world.close()
-        if evaluation is None:
+        if episodes is None:
             return None
-        scores = evaluation.scores
-        seconds = time.perf_counter() - started
-        self._metrics.write_evaluation(frames, scores, evaluation.lengths, seconds)
-        mean = float(scores.mean())
+        self._metrics.write_evaluation(frames, episodes, time.perf_counter() - started)
+        mean = float(np.mean([episode.score for episode in episodes]))
         if self.best is None or mean > self.best.score_mean:
-            self.best = Best(frames, mean, len(scores), protocol_name(config))
+            self.best = Best(frames, mean, len(episodes), protocol_name(config))
         self._say(
             f"evaluation at {frames:,} frames: mean score {mean:.1f} over "
-            f"{len(scores)} episodes, best {self.best.score_mean:.1f}"
+            f"{len(episodes)} episodes, best {self.best.score_mean:.1f}"
         )
-        return evaluation
+        return episodes
 
     def keep_best(self, frames: int) -> None:
         """Writes `best/` if the network at these frames is the best.

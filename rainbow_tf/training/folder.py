@@ -45,6 +45,21 @@ def _settings(folder: Path) -> Config:
         ) from error
 
 
+def read_config(run_dir: Path) -> Config:
+    """The settings of the run in this folder, for a command that only reads it."""
+    path = run_dir / _SETTINGS
+    try:
+        config = Config.from_json(path.read_text())
+    except OSError as error:
+        raise ConfigError(
+            f"--run_dir={run_dir} is not the folder of a run: {path} cannot be read "
+            f"({error.strerror})."
+        ) from error
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{path} holds no settings of this version ({error}).") from error
+    return dataclasses.replace(config, run_dir=str(run_dir))  # it may have been moved
+
+
 def check_settings(old: Config, new: Config) -> None:
     """Refuses settings that may not change in mid-run."""
     fixed = [name for name in changed_settings(old, new) if not _may_change(name)]

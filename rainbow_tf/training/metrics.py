@@ -7,7 +7,7 @@ import io
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from rainbow_tf.agent.learner import UpdateResult
 from rainbow_tf.agent.networks import Network
 from rainbow_tf.config import Config
 from rainbow_tf.replay.replay import Replay
+from rainbow_tf.training.judge import JudgedEpisode, outside_support
 from rainbow_tf.training.loop import Tick
 from rainbow_tf.training.storage import write_atomically
 from rainbow_tf.types import StepOutput
@@ -46,13 +47,6 @@ class EpisodeTracker:
         self._scores[lanes] = 0
         self._lengths[lanes] = 0
         return finished
-
-    def unfinished(self) -> list[Episode]:
-        """The episodes under way, as they stand."""
-        return [
-            Episode(float(score), int(length))
-            for score, length in zip(self._scores, self._lengths, strict=True)
-        ]
 
 
 class UpdateSums(NamedTuple):
@@ -159,7 +153,11 @@ EVAL_COLUMNS = (
     "length_mean",
     "protocol",
     "seconds",
+    "value_mean",
+    "return_mean",
+    "outside_support",
 )
+_NOT_DRAWN = ("frames", "episodes", "protocol", "seconds")
 
 
 class Metrics:
@@ -261,9 +259,10 @@ class Metrics:
         self._draw(tick.frames, points | layers)
 
     def write_evaluation(
-        self, frames: int, scores: np.ndarray, lengths: np.ndarray, seconds: float
+        self, frames: int, episodes: Sequence[JudgedEpisode], seconds: float
     ) -> None:
         """Writes a row of `eval.csv`."""
+        scores = np.array([episode.score for episode in episodes])
         row = {
             "frames": frames,
             "episodes": len(scores),
@@ -272,12 +271,15 @@ class Metrics:
             "score_stderr": scores.std(ddof=1) / len(scores) ** 0.5 if len(scores) > 1 else None,
             "score_min": scores.min(),
             "score_max": scores.max(),
-            "length_mean": lengths.mean(),
+            "length_mean": float(np.mean([episode.length for episode in episodes])),
             "protocol": self._protocol,
             "seconds": seconds,
+            "value_mean": float(np.mean([episode.value_mean for episode in episodes])),
+            "return_mean": float(np.mean([episode.return_mean for episode in episodes])),
+            "outside_support": outside_support(episodes),
         }
         self._write(self._eval, row)
-        points = {f"eval/{k}": v for k, v in row.items() if k.startswith(("score", "length"))}
+        points = {f"eval/{k}": v for k, v in row.items() if k not in _NOT_DRAWN}
         self._draw(frames, points)
 
     def _write(self, file: CsvFile, row: dict) -> None:

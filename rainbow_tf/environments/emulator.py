@@ -1,0 +1,98 @@
+"""One Atari game in a plain emulator, for where every action from the reset on must be known."""
+
+import hashlib
+import zlib
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+from ale_py import Action, ALEInterface, LoggerMode, roms
+
+from rainbow_tf.environments.atari import FRAME_SHAPE
+from rainbow_tf.environments.screens import shrink
+
+
+def rom_path(game: str) -> Path:
+    """The game's ROM."""
+    path = roms.get_rom_path(game)
+    assert path is not None, game
+    return Path(path)
+
+
+def rom_checksum(game: str) -> str:
+    """SHA-256 of the game's ROM."""
+    return hashlib.sha256(rom_path(game).read_bytes()).hexdigest()
+
+
+class Emulator:
+    """A game just reset, without sticky actions, and what an agent sees of it.
+
+    Actions are the emulator's own codes, 0 to 17. Frames are those of AtariWorld, bit for bit.
+    """
+
+    def __init__(self, game: str, *, seed: int, action_repeat: int, frame_stack: int):
+        ALEInterface.setLoggerMode(LoggerMode.Error)
+        self._ale = ALEInterface()
+        self._ale.setInt("random_seed", seed)
+        self._ale.setFloat("repeat_action_probability", 0.0)
+        self._ale.loadROM(rom_path(game))
+        self._ale.reset_game()
+        self.minimal_actions: tuple[Action, ...] = tuple(self._ale.getMinimalActionSet())
+        self._repeat = action_repeat
+        self._stack = frame_stack
+        # The newest greys; the reset's own comes first while it is among them.
+        self._greys = deque([self._ale.getScreenGrayscale()], frame_stack * action_repeat + 1)
+        self._frames = 0
+        self.observation = self._whole_stack()  # [S, 84, 84], newest last; replaced, not changed
+
+    def hold(self, action: int, frames: int) -> float:
+        """Plays an action for so many frames, or until the game is over; gives the reward."""
+        reward = 0.0
+        for _ in range(frames):
+            reward += self._ale.act(Action(action))
+            self._greys.append(self._ale.getScreenGrayscale())
+            self._frames += 1
+            if self.is_over:
+                break
+        return reward
+
+    def step(self, action: int) -> float:
+        """Plays one agent step; gives its reward."""
+        reward = self.hold(action, self._repeat)
+        self.observation = np.concatenate([self.observation[1:], self._frame(0)[None]])
+        return reward
+
+    def look(self) -> None:
+        """Makes the observation anew, as of an agent whose last step ends here."""
+        self.observation = self._whole_stack()
+
+    def _whole_stack(self) -> np.ndarray:
+        frames = [self._frame(age) for age in range(0, self._stack * self._repeat, self._repeat)]
+        return np.stack(frames[::-1])
+
+    def _frame(self, age: int) -> np.ndarray:
+        """The agent's frame of so many emulator frames ago; nothing before the reset."""
+        if age > self._frames:
+            return np.zeros(FRAME_SHAPE, np.uint8)
+        newest = self._greys[-1 - age]
+        if self._repeat > 1 and age < self._frames:
+            newest = np.maximum(newest, self._greys[-2 - age])
+        return shrink(newest, FRAME_SHAPE)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the game is over."""
+        return self._ale.game_over()
+
+    @property
+    def lives(self) -> int:
+        """Lives left; 0 in games without lives."""
+        return self._ale.lives()
+
+    def checksum(self) -> str:
+        """CRC-32 of the RAM, in hexadecimal."""
+        return f"{zlib.crc32(self._ale.getRAM().tobytes()):08x}"
+
+    def screen(self) -> np.ndarray:
+        """The screen in colour, [210, 160, 3]."""
+        return self._ale.getScreenRGB()

@@ -1,0 +1,104 @@
+"""A window in which a person plays an Atari game."""
+
+import itertools
+import os
+from collections.abc import Collection, Sequence
+
+import numpy as np
+from ale_py import Action
+
+from rainbow_tf.config import ConfigError
+
+KEYS = "arrows: move   space: fire   P: pause   Enter: begin, end and keep   Backspace: discard"
+QUIT = "Esc: quit without this game"
+_GAME_SIZE = (640, 480)  # a television's shape
+_LINE_HEIGHT = 24
+_MARGIN = 6
+_DIRECTIONS = ("UP", "DOWN", "RIGHT", "LEFT")  # in the order of the emulator's names
+
+
+def choose_action(held: Collection[str], actions: Sequence[Action]) -> int:
+    """The code of the game's action that presses most of the held buttons, and none besides."""
+    codes = {action.name: action.value for action in actions}
+    buttons = [name for name in (*_DIRECTIONS, "FIRE") if name in held]
+    for size in range(len(buttons), 0, -1):
+        for chosen in itertools.combinations(buttons, size):
+            if (name := "".join(chosen)) in codes:
+                return codes[name]
+    return codes["NOOP"]
+
+
+class Keyboard:
+    """The window and the keys that are held in it."""
+
+    def __init__(self, title: str, frames_per_second: int):
+        os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+        try:
+            import pygame
+        except ImportError as error:
+            raise ConfigError(
+                "--player=human needs a window; pip install 'rainbow_tf[record]'."
+            ) from error
+        self._pygame = pygame
+        try:
+            pygame.display.init()
+            pygame.font.init()
+            width, height = _GAME_SIZE
+            self._window = pygame.display.set_mode((width, height + 3 * _LINE_HEIGHT + _MARGIN))
+        except pygame.error as error:
+            raise ConfigError(
+                f"--player=human needs a screen ({error}); give --player=random or policy here."
+            ) from error
+        pygame.display.set_caption(title)
+        self._font = pygame.font.Font(None, 20)
+        self._clock = pygame.time.Clock()
+        self._frames_per_second = frames_per_second
+        self._buttons = {
+            pygame.K_UP: "UP",
+            pygame.K_DOWN: "DOWN",
+            pygame.K_LEFT: "LEFT",
+            pygame.K_RIGHT: "RIGHT",
+            pygame.K_SPACE: "FIRE",
+        }
+        self._commands = {
+            pygame.K_RETURN: "enter",
+            pygame.K_KP_ENTER: "enter",
+            pygame.K_BACKSPACE: "discard",
+            pygame.K_p: "pause",
+            pygame.K_ESCAPE: "quit",
+        }
+        self.held: set[str] = set()
+
+    def poll(self) -> list[str]:
+        """Takes the keys in; gives the commands among them."""
+        pygame = self._pygame
+        commands = []
+        for event in pygame.event.get():
+            if event.type == pygame.QUIT:
+                commands.append("quit")
+            elif event.type == pygame.WINDOWFOCUSLOST:
+                self.held.clear()  # keys let go elsewhere are not heard of
+            elif event.type == pygame.KEYDOWN and event.key in self._commands:
+                commands.append(self._commands[event.key])
+            elif event.type == pygame.KEYDOWN and event.key in self._buttons:
+                self.held.add(self._buttons[event.key])
+            elif event.type == pygame.KEYUP and event.key in self._buttons:
+                self.held.discard(self._buttons[event.key])
+        return commands
+
+    def show(self, screen: np.ndarray, line: str) -> None:
+        """Draws a screen [H, W, 3] and a line, and waits until the next frame is due."""
+        pygame = self._pygame
+        height, width, _ = screen.shape
+        picture = pygame.image.frombuffer(screen.tobytes(), (width, height), "RGB")
+        self._window.fill("black")
+        self._window.blit(pygame.transform.scale(picture, _GAME_SIZE), (0, 0))
+        for i, text in enumerate((line, KEYS, QUIT)):
+            place = (_MARGIN, _GAME_SIZE[1] + _MARGIN + i * _LINE_HEIGHT)
+            self._window.blit(self._font.render(text, True, "white"), place)
+        pygame.display.flip()
+        self._clock.tick(self._frames_per_second)
+
+    def close(self) -> None:
+        """Closes the window."""
+        self._pygame.quit()
