@@ -436,6 +436,7 @@ def values(page: Page, runs: list[Run]) -> None:
     look = styles({run.agent for run, _ in pairs})
     count = sum(len(e.values) for _, e in pairs)
     is_by_run = count > 3000
+    shown = list({run.folder: run for run, _ in pairs}.values())  # one may have two evaluations
     points = {}
     rows: list[list[Cell]] = []
     for name, style in look.items():
@@ -474,7 +475,7 @@ def values(page: Page, runs: list[Run]) -> None:
             look,
             support=support,
             note=f"{_games(len({run.world for run, _ in pairs}))}, "
-            f"{seeds_text(_seed_counts([run for run, _ in pairs]))} each · {count:,} episodes, "
+            f"{seeds_text(_seed_counts(shown))} each · {count:,} episodes, "
             f"{kind} · {', '.join(sorted({e.protocol for _, e in pairs}))}",
         ),
         "values",
