@@ -8,7 +8,7 @@ from rainbow_tf.config import Config
 
 EVAL_HEADER = (
     "frames,episodes,score_mean,score_median,score_stderr,score_min,score_max,length_mean,"
-    "protocol,seconds\n"
+    "protocol,seconds,value_mean,return_mean,outside_support\n"
 )
 PARTS = {
     "double": {"double": False},
@@ -65,7 +65,7 @@ def write_run(
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(config.to_json())
     rows = "".join(
-        f"{(i + 1) * period},10,{score:.6g},{score:.6g},1,0,9,500,{protocol},60\n"
+        f"{(i + 1) * period},10,{score:.6g},{score:.6g},1,0,9,500,{protocol},60,0.5,0.4,0\n"
         for i, score in enumerate(scores)
     )
     (folder / "eval.csv").write_text(EVAL_HEADER + rows)

@@ -101,7 +101,7 @@ def test_truncated_csv_is_named(tmp_path, end):
 def test_short_row_is_named(tmp_path):
     path = write_run(tmp_path / "run", [1.0]) / "eval.csv"
     path.write_text(path.read_text() + "2000000,10\n")
-    assert f"{path} has 2 of 10 columns in line 3" in one_sentence(tmp_path)
+    assert f"{path} has 2 of 13 columns in line 3" in one_sentence(tmp_path)
 
 
 def test_a_cell_that_is_no_number_is_named(tmp_path):
