@@ -23,7 +23,7 @@ lint: $(VENV)/installed-dev
 test-slow: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -v -m "slow or long"
 
-# Kills a run a hundred times and resumes it.
+# Kills a run a hundred times and resumes it; replays a thousand recorded starts.
 stress: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -v -m stress
 

@@ -1,12 +1,12 @@
 """Exports a run's policy: python -m rainbow_tf.export --run_dir=... --output_dir=models/qbert."""
 
-import sys
 from pathlib import Path
 
 from absl import app, flags
 
-from rainbow_tf.config import ConfigError
-from rainbow_tf.startup import load_tensorflow
+from rainbow_tf import config as config_module
+from rainbow_tf.config import ConfigError, define_snapshot_flags, wants_best
+from rainbow_tf.startup import errors_as_sentences, load_tensorflow
 from rainbow_tf.training.folder import read_config
 
 FLAGS = flags.FLAGS
@@ -14,19 +14,9 @@ FLAGS = flags.FLAGS
 
 def define_flags() -> None:
     """Defines the flags of this command."""
-    flags.DEFINE_string("run_dir", None, "Folder of the run to export.")
+    define_snapshot_flags()
     flags.DEFINE_string(
         "output_dir", None, "Folder of the model; the export becomes its next version, 1, 2, ..."
-    )
-    flags.DEFINE_enum(
-        "snapshot",
-        None,
-        ["best", "latest"],
-        "best: the weights with the highest evaluation, the default. latest: the newest "
-        "checkpoint.",
-    )
-    flags.DEFINE_integer(
-        "checkpoint", None, "Number of a checkpoint to export instead of the best weights."
     )
     flags.DEFINE_bool(
         "noisy", False, "Keep the noise of the noisy layers: every answer draws its own."
@@ -38,15 +28,12 @@ def define_flags() -> None:
 
 def main(arguments: list[str]) -> None:
     """Checks the flags, then exports; what a user can mend ends in one sentence."""
-    try:
+    with errors_as_sentences("interrupted; nothing was written."):
         if len(arguments) > 1:
             raise ConfigError(f"'{arguments[1]}' is not a flag; give --run_dir and --output_dir.")
         if FLAGS.run_dir is None or FLAGS.output_dir is None:
             raise ConfigError("Give --run_dir, the run to export, and --output_dir, where to.")
-        if FLAGS.checkpoint is not None and FLAGS.snapshot == "best":
-            raise ConfigError(
-                "--checkpoint and --snapshot=best exclude each other; give one of them."
-            )
+        is_best = wants_best(FLAGS)
         config = read_config(Path(FLAGS.run_dir))
         if FLAGS.noisy and not config.noisy:
             raise ConfigError("--noisy has nothing to keep: this agent has no noisy layers.")
@@ -59,15 +46,11 @@ def main(arguments: list[str]) -> None:
         export = export_run(
             config,
             Path(FLAGS.output_dir),
-            is_best=FLAGS.checkpoint is None and FLAGS.snapshot != "latest",
+            is_best=is_best,
             checkpoint=FLAGS.checkpoint,
             noisy=FLAGS.noisy,
             lite=FLAGS.tflite,
         )
-    except ConfigError as error:
-        sys.exit(f"rainbow_tf: {error}")
-    except KeyboardInterrupt:
-        sys.exit("rainbow_tf: interrupted; nothing was written.")
     print(f"Wrote {export.folder} with the signatures {', '.join(export.signatures)}.")
     if export.num_warmup_requests == 0:
         print("Warm-up requests were left out; for them, pip install 'rainbow_tf[serving]'.")
@@ -75,4 +58,5 @@ def main(arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     define_flags()
+    flags.adopt_module_key_flags(config_module)
     app.run(main)

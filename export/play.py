@@ -29,7 +29,7 @@ from rainbow_tf.export.client import (
     newest_version,
 )
 from rainbow_tf.games import GAMES
-from rainbow_tf.startup import load_tensorflow
+from rainbow_tf.startup import errors_as_sentences, load_tensorflow
 
 # What a model may say of the world it was trained in, and a flag may say otherwise.
 _RULES = ("protocol", "action_repeat", "frame_stack", "noop_max", "max_episode_frames")
@@ -151,14 +151,10 @@ def _needs_video_extra(path: str) -> ConfigError:
 
 def main(arguments: list[str]) -> None:
     """Plays and prints; what a user can mend ends in one sentence."""
-    try:
+    with errors_as_sentences("interrupted."):
         if len(arguments) > 1:
             raise ConfigError(f"'{arguments[1]}' is not a flag; settings look like --game=qbert.")
         run(flags.FLAGS)
-    except ConfigError as error:
-        sys.exit(f"rainbow_tf: {error}")
-    except KeyboardInterrupt:
-        sys.exit("rainbow_tf: interrupted.")
 
 
 def run(values: flags.FlagValues) -> None:

@@ -351,3 +351,29 @@ def from_flags(values: flags.FlagValues = flags.FLAGS) -> Config:
         field.name: values[field.name].value for field in dataclasses.fields(Config)
     }
     return Config(**settings)
+
+
+def define_snapshot_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+    """Defines the flags by which a command chooses the weights of a run."""
+    flags.DEFINE_string("run_dir", None, "Folder of the run.", flag_values=values)
+    flags.DEFINE_enum(
+        "snapshot",
+        None,
+        ["best", "latest"],
+        "best: the weights with the highest evaluation, the default. latest: the newest "
+        "checkpoint.",
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "checkpoint",
+        None,
+        "Number of a checkpoint to take instead of the best weights.",
+        flag_values=values,
+    )
+
+
+def wants_best(values: flags.FlagValues) -> bool:
+    """Whether the snapshot flags ask for the best weights."""
+    if values.checkpoint is not None and values.snapshot == "best":
+        raise ConfigError("--checkpoint and --snapshot=best exclude each other; give one of them.")
+    return values.checkpoint is None and values.snapshot != "latest"

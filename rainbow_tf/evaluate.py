@@ -16,12 +16,13 @@ import numpy as np
 from absl import app, flags
 from tqdm import tqdm
 
-from rainbow_tf.config import Config, ConfigError
+from rainbow_tf import config as config_module
+from rainbow_tf.config import Config, ConfigError, define_snapshot_flags, wants_best
 from rainbow_tf.environments import starts as starts_module
 from rainbow_tf.environments.start_world import StartWorld
 from rainbow_tf.environments.starts import StartFile
 from rainbow_tf.environments.worlds import World, make_world
-from rainbow_tf.startup import load_tensorflow
+from rainbow_tf.startup import errors_as_sentences, load_tensorflow
 from rainbow_tf.training.folder import read_config
 from rainbow_tf.training.storage import write_atomically
 
@@ -43,20 +44,16 @@ class Setting(NamedTuple):
 
 def main(arguments: list[str]) -> None:
     """Checks the flags, then evaluates; what a user can mend ends in one sentence."""
-    try:
+    with errors_as_sentences("interrupted; nothing was written."):
         if len(arguments) > 1:
             raise ConfigError(f"'{arguments[1]}' is not a flag; give --run_dir.")
         run(flags.FLAGS)
-    except ConfigError as error:
-        sys.exit(f"rainbow_tf: {error}")
-    except KeyboardInterrupt:
-        sys.exit("rainbow_tf: interrupted; nothing was written.")
 
 
 def run(values: flags.FlagValues) -> None:
     """Plays the episodes, writes their scores, and prints a summary."""
     config = _config(values)
-    is_best = values.checkpoint is None and values.snapshot != "latest"
+    is_best = wants_best(values)
     start_file = _read_starts(values, config)
     # TensorFlow takes seconds to load: flags are checked before it.
     load_tensorflow(config.tensorflow_threads)
@@ -109,8 +106,6 @@ def _config(values: flags.FlagValues) -> Config:
     """The run's settings, with those of this evaluation."""
     if values.run_dir is None:
         raise ConfigError("Give --run_dir, the run to evaluate.")
-    if values.checkpoint is not None and values.snapshot == "best":
-        raise ConfigError("--checkpoint and --snapshot=best exclude each other; give one of them.")
     config = read_config(Path(values.run_dir))
     if values.eval_noise and not config.noisy:
         raise ConfigError("--eval_noise has nothing to keep: this agent has no noisy layers.")
@@ -254,21 +249,7 @@ def _table(summary: dict[str, Any]) -> str:
 
 def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     """Defines the flags of this command."""
-    flags.DEFINE_string("run_dir", None, "Folder of the run to evaluate.", flag_values=values)
-    flags.DEFINE_enum(
-        "snapshot",
-        None,
-        ["best", "latest"],
-        "best: the weights with the highest evaluation, the default. latest: the newest "
-        "checkpoint.",
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
-        "checkpoint",
-        None,
-        "Number of a checkpoint to evaluate instead of the best weights.",
-        flag_values=values,
-    )
+    define_snapshot_flags(values)
     flags.DEFINE_enum(
         "starts",
         "noop",
@@ -305,4 +286,5 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
 
 if __name__ == "__main__":
     define_flags()
+    flags.adopt_module_key_flags(config_module)
     app.run(main)

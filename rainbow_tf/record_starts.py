@@ -13,10 +13,11 @@ import numpy as np
 from absl import app, flags
 from tqdm import tqdm
 
-from rainbow_tf.config import Config, ConfigError
+from rainbow_tf import config as config_module
+from rainbow_tf.config import Config, ConfigError, define_snapshot_flags, wants_best
 from rainbow_tf.environments import starts
 from rainbow_tf.environments.starts import RecorderSettings, Recording, Trajectory
-from rainbow_tf.startup import load_tensorflow
+from rainbow_tf.startup import errors_as_sentences, load_tensorflow
 from rainbow_tf.training.folder import read_config
 from rainbow_tf.training.storage import write_atomically
 
@@ -28,14 +29,10 @@ _FRAMES_PER_SECOND = 60
 
 def main(arguments: list[str]) -> None:
     """Checks the flags, then records; what a user can mend ends in one sentence."""
-    try:
+    with errors_as_sentences("interrupted; whole trajectories are kept, give the command again."):
         if len(arguments) > 1:
             raise ConfigError(f"'{arguments[1]}' is not a flag; give --game and --output.")
         run(flags.FLAGS)
-    except ConfigError as error:
-        sys.exit(f"rainbow_tf: {error}")
-    except KeyboardInterrupt:
-        sys.exit("rainbow_tf: interrupted; whole trajectories are kept, the same command goes on.")
 
 
 def run(values: flags.FlagValues) -> None:
@@ -88,8 +85,7 @@ def _config(values: flags.FlagValues) -> Config:
         default = 1 if values.player == "human" else Config(game=values.game).action_repeat
         repeat = default if values.action_repeat is None else values.action_repeat
         return Config(game=values.game, action_repeat=repeat)
-    if values.checkpoint is not None and values.snapshot == "best":
-        raise ConfigError("--checkpoint and --snapshot=best exclude each other; give one of them.")
+    wants_best(values)  # refused before TensorFlow is loaded
     config = read_config(Path(values.run_dir))
     if config.game is None:
         raise ConfigError(
@@ -164,7 +160,7 @@ def _policy_games(
     actor, _ = load_actor(
         config,
         world.spec,
-        is_best=values.checkpoint is None and values.snapshot != "latest",
+        is_best=wants_best(values),
         checkpoint=values.checkpoint,
         seed=values.seed,
     )
@@ -286,23 +282,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
         upper_bound=2**31 - 1,
         flag_values=values,
     )
-    flags.DEFINE_string(
-        "run_dir", None, "Run whose policy plays, for --player=policy.", flag_values=values
-    )
-    flags.DEFINE_enum(
-        "snapshot",
-        None,
-        ["best", "latest"],
-        "best: the weights with the highest evaluation, the default. latest: the newest "
-        "checkpoint.",
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
-        "checkpoint",
-        None,
-        "Number of a checkpoint to play instead of the best weights.",
-        flag_values=values,
-    )
+    define_snapshot_flags(values)
     flags.DEFINE_float(
         "epsilon",
         0.05,
@@ -315,4 +295,5 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
 
 if __name__ == "__main__":
     define_flags()
+    flags.adopt_module_key_flags(config_module)
     app.run(main)

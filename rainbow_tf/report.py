@@ -1,6 +1,5 @@
 """Tables and figures of runs: python -m rainbow_tf.report --runs=runs/ --out=report/."""
 
-import sys
 from pathlib import Path
 
 from absl import app, flags
@@ -10,6 +9,7 @@ from rainbow_tf.config import ConfigError
 from rainbow_tf.scoring import chapters, study
 from rainbow_tf.scoring.page import Page
 from rainbow_tf.scoring.runs import Run, read_runs
+from rainbow_tf.startup import errors_as_sentences
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
@@ -36,7 +36,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
 def main(arguments: list[str]) -> None:
     """Writes the report; what a user can mend ends in one sentence."""
     values = flags.FLAGS
-    try:
+    with errors_as_sentences("interrupted; the report is not whole."):
         if len(arguments) > 1:
             raise ConfigError(f"'{arguments[1]}' is not a flag; settings look like --runs=runs/.")
         path = write_report(
@@ -45,10 +45,6 @@ def main(arguments: list[str]) -> None:
             is_published=values.published is not None,
             is_mixed=values.mixed,
         )
-    except ConfigError as error:
-        sys.exit(f"rainbow_tf: {error}")
-    except KeyboardInterrupt:
-        sys.exit("rainbow_tf: interrupted; the report is not whole.")
     print(f"The report is in {path}.")
 
 

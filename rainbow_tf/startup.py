@@ -1,10 +1,23 @@
-"""Loads TensorFlow for a command, without its start-up notes."""
+"""How a command starts and ends: TensorFlow without its notes, errors as one sentence."""
 
 import contextlib
 import os
 import sys
 import tempfile
 from collections.abc import Iterator
+
+from rainbow_tf.config import ConfigError
+
+
+@contextlib.contextmanager
+def errors_as_sentences(interrupted: str) -> Iterator[None]:
+    """Ends the process with one sentence for what a user can mend, or says that they stopped it."""
+    try:
+        yield
+    except ConfigError as error:
+        sys.exit(f"rainbow_tf: {error}")
+    except KeyboardInterrupt:
+        sys.exit(f"rainbow_tf: {interrupted}")
 
 
 @contextlib.contextmanager

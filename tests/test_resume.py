@@ -52,6 +52,14 @@ def wait_for(condition, process, seconds=120):
         time.sleep(0.02)
 
 
+def stopped_in_an_evaluation(process):
+    seen = ""
+    while not seen.endswith("playing"):
+        seen += process.stderr.read(1)
+    process.send_signal(signal.SIGTERM)
+    return process
+
+
 def frames_of(path):
     with path.open() as file:
         return [int(row["frames"]) for row in csv.DictReader(file)]
@@ -161,11 +169,7 @@ def test_a_stopped_run_saves_and_says_how_to_go_on(tmp_path, number):
 def test_a_stop_does_not_wait_for_an_evaluation(tmp_path):
     folder = tmp_path / "run"
     process = start(folder, "--eval_frames=100_000_000")
-    seen = ""
-    while not seen.endswith("playing"):
-        seen += process.stderr.read(1)
-    process.send_signal(signal.SIGTERM)
-    code, stdout, _ = finish(process)
+    code, stdout, _ = finish(stopped_in_an_evaluation(process))
     assert code == 0
     assert "Stopped after 5" in stdout
     assert frames_of(folder / "eval.csv") == []
@@ -310,11 +314,7 @@ def test_a_kill_between_the_checkpoint_and_the_best(tmp_path):
 def test_a_stop_in_the_last_evaluation_does_not_lose_it(tmp_path):
     folder = tmp_path / "run"
     process = start(folder, "--frames=500", "--eval_frames=100_000_000")
-    seen = ""
-    while not seen.endswith("playing"):
-        seen += process.stderr.read(1)
-    process.send_signal(signal.SIGTERM)
-    code, stdout, _ = finish(process)
+    code, stdout, _ = finish(stopped_in_an_evaluation(process))
     assert code == 0
     assert "To go on" in stdout
     code, stdout, _ = finish(start(folder, "--frames=500"))
