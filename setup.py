@@ -13,6 +13,8 @@ VERSION = next(
 MINATAR = ["minatar>=1.0.15"]
 SERVING = ["tensorflow-serving-api>=2.20,<2.22"]
 RECORD = ["pygame-ce>=2.5"]
+DOCS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.5,<10"]
+NOTEBOOKS = ["ipykernel>=6.29", "nbclient>=0.10", "nbformat>=5.10"]
 VIDEO = ["gymnasium[classic-control]>=1.3", "imageio[ffmpeg]>=2.37"]
 
 setup(
@@ -57,7 +59,9 @@ setup(
         "serving": SERVING,
         "video": VIDEO,
         "dev": [
+            *DOCS,
             *MINATAR,
+            *NOTEBOOKS,
             *RECORD,
             *SERVING,
             *VIDEO,

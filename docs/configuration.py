@@ -1,0 +1,98 @@
+"""Writes configuration.md from the settings themselves: python docs/configuration.py."""
+
+import ast
+import dataclasses
+import inspect
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from rainbow_tf.config import Config
+
+PAGE = Path(__file__).with_suffix(".md")
+_INTRODUCTION = """\
+# Configuration
+
+Every setting is a flag of `python -m rainbow_tf.main`, with the paper's full Rainbow agent as its
+default. This page is written by `make docs` from
+[rainbow_tf/config.py](../rainbow_tf/config.py), the one home of the settings.
+
+- Lengths are in emulator frames, as in the paper. On Atari an agent step is `--action_repeat`
+  frames; elsewhere it is one.
+- A switch such as `--double` is turned off by `--nodouble`.
+- `--preset=NAME` takes the settings of a preset. Several may be given: a later one wins over an
+  earlier one, and flags win over all of them. `--list_presets` names them.
+- What is marked in the last column may be given anew when a run goes on. Another setting that
+  differs from the run's is refused; `--restart` begins a new run.
+"""
+_HEADER = """\
+| flag | default | what it does | allowed | may change |
+| --- | --- | --- | --- | --- |
+"""
+
+
+def page() -> str:
+    """The text of configuration.md: a table for each comment heading in `Config`."""
+    fields = {field.name: field for field in dataclasses.fields(Config)}
+    parts = [_INTRODUCTION]
+    for heading, names in groups(inspect.getsource(Config)).items():
+        rows = "".join(_row(fields[name]) for name in names)
+        parts.append(f"## {heading}\n\n{_HEADER}{rows}")
+    return "\n".join(parts)
+
+
+def groups(source: str) -> dict[str, list[str]]:
+    """The names of a class's fields, by the comment above them that stands on a line of its own."""
+    source = textwrap.dedent(source)
+    headings = {
+        number: match[1]
+        for number, line in enumerate(source.splitlines(), 1)
+        if (match := re.fullmatch(r"    # (.+)\.", line))
+    }
+    (definition,) = ast.parse(source).body
+    assert isinstance(definition, ast.ClassDef)
+    found: dict[str, list[str]] = {}
+    for node in definition.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            above = max(number for number in headings if number < node.lineno)
+            found.setdefault(headings[above], []).append(node.target.id)
+    return found
+
+
+def _row(field: dataclasses.Field) -> str:
+    flag = f"--[no]{field.name}" if isinstance(field.default, bool) else f"--{field.name}"
+    cells = (
+        f"`{flag}`",
+        _default(field.default),
+        _escaped(field.metadata["help"]),
+        _allowed(field.metadata),
+        "yes" if field.metadata["may_change"] else "",
+    )
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _escaped(text: str) -> str:
+    """Text that neither ends a table's cell nor begins an HTML element."""
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def _default(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"`{value:_}`" if isinstance(value, int) else f"`{value}`"
+
+
+def _allowed(metadata: Any) -> str:
+    if metadata["choices"] is not None:
+        return ", ".join(f"`{choice}`" for choice in metadata["choices"])
+    bounds = (("at least", "minimum"), ("above", "above"), ("at most", "maximum"))
+    return ", ".join(
+        f"{words} {metadata[name]:g}" for words, name in bounds if metadata[name] is not None
+    )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
