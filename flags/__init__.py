@@ -1,1 +1,57 @@
 """Presets: absl flagfiles, each holding only what differs from full Rainbow."""
+
+import difflib
+import fnmatch
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rainbow_tf.config import ConfigError
+
+_FOLDER = Path(__file__).parent
+
+
+def names(pattern: str = "*") -> list[str]:
+    """Names of the presets that match, such as ablations/no_double."""
+    paths = (path.relative_to(_FOLDER).with_suffix("") for path in _FOLDER.rglob("*.cfg"))
+    return sorted(fnmatch.filter((path.as_posix() for path in paths), pattern))
+
+
+def path(name: str) -> Path:
+    """The flagfile of a preset."""
+    if name not in names():
+        close = difflib.get_close_matches(name, names(), n=1)
+        close = close or [known for known in names() if known.endswith(f"/{name}")]
+        hint = f"did you mean --preset={close[0]}?" if close else f"known: {', '.join(names())}."
+        raise ConfigError(f"--preset={name} is not a preset; {hint}")
+    return _FOLDER / f"{name}.cfg"
+
+
+def sentence(name: str) -> str:
+    """What a preset is: the comment that its file begins with, up to its first full stop."""
+    lines = path(name).read_text().splitlines()
+    comment = " ".join(line.removeprefix("# ") for line in _leading_comment(lines))
+    return comment.split(". ")[0].removesuffix(".") + "."
+
+
+def expand(arguments: Sequence[str]) -> list[str]:
+    """A command line with flagfiles for presets, before the flags: those win, then later presets."""
+    presets, others = [], []
+    rest = iter(arguments[1:])
+    for argument in rest:
+        flag, equals, value = argument.partition("=")
+        if flag == "--":
+            others += [argument, *rest]
+        elif flag not in ("--preset", "-preset"):
+            others.append(argument)
+        elif equals:
+            presets.append(value)
+        else:
+            presets.append(next(rest, ""))
+    return [*arguments[:1], *(f"--flagfile={path(preset)}" for preset in presets), *others]
+
+
+def _leading_comment(lines: Sequence[str]) -> Iterator[str]:
+    for line in lines:
+        if not line.startswith("# "):
+            return
+        yield line

@@ -48,6 +48,17 @@ def _setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+# Agents of their own papers, by the parts of Rainbow that they have.
+_BASELINES: dict[tuple[str, ...], str] = {
+    (): "dqn",
+    ("double",): "ddqn",
+    ("double", "priority"): "prioritized_ddqn",
+    ("double", "dueling"): "dueling_ddqn",
+    ("distributional",): "distributional_dqn",
+    ("noisy",): "noisy_dqn",
+}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
     """The settings of one run, checked when it is made."""
@@ -94,10 +105,17 @@ class Config:
     n_step: int = _setting(3, "Steps of reward before the bootstrap.", minimum=1)
 
     # The agent.
+    algorithm: str = _setting(
+        "rainbow",
+        "rainbow: Q-learning with any of the six parts. a3c: advantage actor-critic, where every "
+        "lane is an asynchronous learner of its own; there is no replay.",
+        choices=("rainbow", "a3c"),
+    )
     network: str = _setting(
         "auto",
-        "Torso and width of the network; auto chooses by what is observed.",
-        choices=("auto", "nature", "data_efficient", "minatar", "mlp"),
+        "Torso and width of the network; auto chooses by what is observed. dqn2013 is the small "
+        "one of A3C.",
+        choices=("auto", "nature", "dqn2013", "data_efficient", "minatar", "mlp"),
     )
     discount: float = _setting(0.99, "Discount of one agent step.", minimum=0, maximum=1)
     num_atoms: int = _setting(51, "Atoms of the return distribution.", minimum=2)
@@ -121,10 +139,28 @@ class Config:
         0.25, "Updates per agent step; 0.25 is one update every 4 steps.", above=0
     )
     batch_size: int = _setting(32, "Transitions in an update.", minimum=1)
-    learning_rate: float = _setting(6.25e-5, "Adam's learning rate.", above=0)
+    optimizer: str = _setting(
+        "adam", "What turns gradients into steps.", choices=("adam", "rmsprop")
+    )
+    learning_rate: float = _setting(
+        6.25e-5, "The optimizer's learning rate; A3C lowers it to 0 over the run.", above=0
+    )
     adam_epsilon: float = _setting(
         1.5e-4, "Adam's epsilon, added to the root of the second moment.", above=0
     )
+    rmsprop_decay: float = _setting(
+        0.95, "Decay of RMSProp's moving averages.", minimum=0, maximum=1
+    )
+    rmsprop_epsilon: float = _setting(
+        0.01, "RMSProp's epsilon, added to the mean square inside the root.", above=0
+    )
+    rmsprop_centered: bool = _setting(
+        True, "RMSProp divides by the gradients' deviation; off, by their root mean square."
+    )
+    max_grad_norm: float | None = _setting(
+        None, "Norm that the gradient of all weights is clipped to; by default it is not.", above=0
+    )
+    entropy_cost: float = _setting(0.01, "Weight of the entropy bonus of A3C's policy.", minimum=0)
     target_period_frames: int = _setting(
         32_000, "Frames between copies of the online network to the target.", minimum=1
     )
@@ -136,6 +172,13 @@ class Config:
         "lz4 holds frames compressed: a quarter of the memory, slower to draw from.",
         choices=("none", "lz4"),
         may_change=True,
+    )
+    priority: str | None = _setting(
+        None,
+        "Error that becomes a transition's priority: KL divergence or cross-entropy of the "
+        "distributions, or the absolute TD error of the means. By default kl, and td without "
+        "distributions.",
+        choices=("kl", "ce", "td"),
     )
     priority_exponent: float = _setting(
         0.5, "Exponent omega of the priorities.", minimum=0, maximum=1
@@ -209,6 +252,13 @@ class Config:
             )
         if self.frame_stack is None:
             object.__setattr__(self, "frame_stack", 4 if self.game is not None else 1)
+        if self.priority is None:
+            object.__setattr__(self, "priority", "kl" if self.distributional else "td")
+        if self.priority != "td" and not self.distributional:
+            raise ConfigError(
+                f"--priority={self.priority} compares distributions, which --nodistributional "
+                "switches off; give --priority=td or leave it out."
+            )
         shortest_ring = self.stack + self.n_step
         if self.replay_capacity // self.num_envs < shortest_ring:
             raise ConfigError(
@@ -270,7 +320,9 @@ class Config:
 
     @property
     def agent(self) -> str:
-        """Name of the agent: rainbow, dqn, or rainbow without the parts that are off."""
+        """Name of the agent: rainbow, a baseline, or rainbow without the parts that are off."""
+        if self.algorithm == "a3c":
+            return "a3c"
         parts = {
             "double": self.double,
             "priority": self.prioritized,
@@ -279,11 +331,12 @@ class Config:
             "distributional": self.distributional,
             "noisy": self.noisy,
         }
+        kept = tuple(name for name, is_on in parts.items() if is_on)
         missing = [f"no_{name}" for name, is_on in parts.items() if not is_on]
-        if len(missing) == len(parts):
-            return "dqn"
+        name = [_BASELINES[kept]] if kept in _BASELINES else missing
         length = [f"n{self.n_step}"] if self.n_step not in (1, 3) else []
-        return "_".join(missing + length) or "rainbow"
+        network = [self.network] if self.network != "auto" else []
+        return "_".join(name + length + network) or "rainbow"
 
     @property
     def world(self) -> str:

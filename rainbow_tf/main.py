@@ -9,8 +9,9 @@ from pathlib import Path
 from absl import app, flags
 
 from rainbow_tf import config as config_module
+from rainbow_tf import flags as presets
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.startup import load_tensorflow
+from rainbow_tf.startup import errors_as_sentences, load_tensorflow
 from rainbow_tf.training.folder import RunFolder, check_folder, check_settings, resumes
 from rainbow_tf.training.storage import (
     CHECKPOINTS,
@@ -21,12 +22,19 @@ from rainbow_tf.training.storage import (
     kept_best,
 )
 
+FLAGS = flags.FLAGS
+
 
 def main(arguments: list[str]) -> None:
     """Checks the settings, then trains; what a user can mend ends in one sentence."""
     try:
         if len(arguments) > 1:
             raise ConfigError(f"'{arguments[1]}' is not a flag; settings look like --game=qbert.")
+        if FLAGS.list_presets:
+            _list_presets()
+            return
+        if FLAGS.preset:  # those of the command line are flagfiles by now
+            raise ConfigError("--preset is in a flagfile; give it on the command line instead.")
         config = config_module.from_flags()
         check_folder(config)
         run(config)
@@ -36,6 +44,17 @@ def main(arguments: list[str]) -> None:
         sys.exit(f"rainbow_tf: {error}; free the disk or give another --run_dir.")
     except KeyboardInterrupt:
         sys.exit("rainbow_tf: interrupted before training began; nothing was changed.")
+
+
+def _parse(arguments: list[str]) -> list[str]:
+    with errors_as_sentences("interrupted before training began; nothing was changed."):
+        return app.parse_flags_with_usage(presets.expand(arguments))
+
+
+def _list_presets() -> None:
+    width = max(map(len, presets.names()))
+    for name in presets.names():
+        print(f"{name:<{width}}  {presets.sentence(name)}")
 
 
 def run(config: Config) -> None:
@@ -184,4 +203,11 @@ class _StopSignals:
 if __name__ == "__main__":
     config_module.define_flags()
     flags.adopt_module_key_flags(config_module)
-    app.run(main)
+    flags.DEFINE_multi_string(
+        "preset",
+        [],
+        "Settings by name, such as baselines/dqn or minatar. Several can be given: a later one wins "
+        "over an earlier one, and flags win over all.",
+    )
+    flags.DEFINE_bool("list_presets", False, "Print the presets, a sentence each, and end.")
+    app.run(main, flags_parser=_parse)

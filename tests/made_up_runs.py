@@ -23,9 +23,9 @@ AGENTS = {
     "rainbow": [],
     "dqn": list(PARTS),
     "ddqn": ["priority", "dueling", "multi_step", "distributional", "noisy"],
-    "prior_ddqn": ["dueling", "multi_step", "distributional", "noisy"],
-    "duel_ddqn": ["priority", "multi_step", "distributional", "noisy"],
-    "distrib_dqn": ["double", "priority", "dueling", "multi_step", "noisy"],
+    "prioritized_ddqn": ["dueling", "multi_step", "distributional", "noisy"],
+    "dueling_ddqn": ["priority", "multi_step", "distributional", "noisy"],
+    "distributional_dqn": ["double", "priority", "dueling", "multi_step", "noisy"],
     "noisy_dqn": ["double", "priority", "dueling", "multi_step", "distributional"],
     **{f"no_{part}": [part] for part in PARTS},
     # A fourteenth, which the paper does not have.

@@ -1,6 +1,7 @@
 """The update: every combination of the parts, its numbers, its noise and its repeatability."""
 
 import contextlib
+import dataclasses
 import itertools
 
 import keras
@@ -12,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from rainbow_tf.agent import losses
 from rainbow_tf.agent.actor import Actor
 from rainbow_tf.agent.layers import NoisyDense
-from rainbow_tf.agent.learner import Learner
+from rainbow_tf.agent.learner import Learner, make_optimizer
 from rainbow_tf.agent.networks import make_network, make_support
 from rainbow_tf.config import Config
 from rainbow_tf.types import Batch, WorldSpec
@@ -26,13 +27,14 @@ def settings(**kwargs):
 
 
 def make_learner(config, seed=1, learning_rate=1e-3):
+    config = dataclasses.replace(config, learning_rate=learning_rate)
     return Learner(
         online=make_network(config, WORLD, seed=seed, name="online"),
         target=make_network(config, WORLD, seed=seed + 1000, name="target"),
         support=make_support(config),
         double=config.double,
-        learning_rate=learning_rate,
-        adam_epsilon=config.adam_epsilon,
+        priority=config.priority,
+        optimizer=make_optimizer(config),
     )
 
 
@@ -66,14 +68,15 @@ class Table(keras.Model):
         return tf.tensordot(observations[:, 0], self.entries, axes=1)
 
 
-def table_learner(entries, *, support=None, double=True, learning_rate=1.0, adam_epsilon=1.5e-4):
+def table_learner(entries, *, support=None, double=True, **kwargs):
+    config = settings(**{"learning_rate": 1.0, "distributional": support is not None, **kwargs})
     return Learner(
         online=Table(entries),
         target=Table(entries),
         support=support,
         double=double,
-        learning_rate=learning_rate,
-        adam_epsilon=adam_epsilon,
+        priority=config.priority,
+        optimizer=make_optimizer(config),
     )
 
 
@@ -281,7 +284,7 @@ def test_a_hand_worked_step_of_adam():
     # gradient g = -0.001. Adam's first step is lr g / (|g| + eps / sqrt(1 - 0.999)):
     # 0.001 / (0.001 + 0.00015 * 31.6228) = 0.001 / 0.00574342 = 0.174112.
     # Keras's own epsilon of 1e-7 would make it 0.99685.
-    learner = table_learner([[[1], [2]], [[0], [0]]], adam_epsilon=Config(game="pong").adam_epsilon)
+    learner = table_learner([[[1], [2]], [[0], [0]]])
     learner.update(table_batch((0, 0, 3, 0, 1, 0.001)))
     assert_allclose(learner.online.entries, [[[1.174112], [2]], [[0], [0]]], rtol=1e-5)
 

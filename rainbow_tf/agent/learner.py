@@ -8,19 +8,20 @@ import tensorflow as tf
 
 from rainbow_tf.agent import losses
 from rainbow_tf.agent.networks import Network
+from rainbow_tf.config import Config
 from rainbow_tf.types import Batch
 
 
 class UpdateResult(NamedTuple):
     """What an update tells."""
 
-    errors: np.ndarray  # [B], KL or absolute TD error: the new priorities
+    errors: np.ndarray  # [B], as `priority` measures them: the new priorities
     loss: float
     q_mean: float  # mean value of the greedy action in the batch
 
 
 class Learner:
-    """Minimises the weighted KL (or Huber) loss of the paper with Adam."""
+    """Minimises the weighted KL (or Huber) loss of the paper."""
 
     def __init__(
         self,
@@ -29,14 +30,15 @@ class Learner:
         target: Network,
         support: np.ndarray | None,
         double: bool,
-        learning_rate: float,
-        adam_epsilon: float,
+        priority: str,
+        optimizer: keras.optimizers.Optimizer,
     ):
         self.online = online
         self.target = target
         self._support = support
         self._double = double
-        self.optimizer = keras.optimizers.Adam(learning_rate, epsilon=adam_epsilon)
+        self._priority = priority
+        self.optimizer = optimizer
         self.optimizer.build(online.trainable_variables)
         self._compiled_update = tf.function(self._update, jit_compile=True, autograph=False)
         self.update_target()
@@ -68,22 +70,41 @@ class Learner:
         return tf.concat([errors, [loss, q_mean]], axis=0)
 
     def _losses(self, batch, outputs_tm1, outputs_t, action_t):
-        """Loss and absolute error of every example."""
+        """Loss and error of every example; the error becomes its priority."""
+        error = losses.td_error(
+            self._values(outputs_tm1),
+            batch.action_tm1,
+            batch.reward_t,
+            batch.discount_t,
+            self._values(outputs_t),
+            action_t,
+        )
         if self._support is None:
-            error = losses.td_error(
-                self._values(outputs_tm1),
-                batch.action_tm1,
-                batch.reward_t,
-                batch.discount_t,
-                self._values(outputs_t),
-                action_t,
-            )
             return losses.huber(error), tf.abs(error)
         target_probs = losses.categorical_target(
             tf.constant(self._support), batch.reward_t, batch.discount_t, outputs_t, action_t
         )
         divergence = losses.categorical_td_loss(outputs_tm1, batch.action_tm1, target_probs)
-        return divergence, divergence
+        errors = {
+            "kl": divergence,
+            "ce": divergence + losses.entropy(target_probs),
+            "td": tf.abs(error),
+        }
+        return divergence, errors[self._priority]
 
     def _values(self, outputs: tf.Tensor) -> tf.Tensor:
         return losses.q_values(self._support, outputs)
+
+
+def make_optimizer(config: Config) -> keras.optimizers.Optimizer:
+    """The optimizer of the settings."""
+    clip = {"global_clipnorm": config.max_grad_norm}
+    if config.optimizer == "adam":
+        return keras.optimizers.Adam(config.learning_rate, epsilon=config.adam_epsilon, **clip)
+    return keras.optimizers.RMSprop(
+        config.learning_rate,
+        rho=config.rmsprop_decay,
+        epsilon=config.rmsprop_epsilon,
+        centered=config.rmsprop_centered,
+        **clip,
+    )

@@ -62,6 +62,12 @@ def categorical_td_loss(
     return tfd.Categorical(probs=target_probs).kl_divergence(tfd.Categorical(logits=chosen))
 
 
+def entropy(probs: tf.Tensor) -> tf.Tensor:
+    """What the cross-entropy to a target has above the KL divergence: never less than 0."""
+    tf.debugging.assert_rank(probs, 2)  # [B, N]
+    return tfd.Categorical(probs=probs).entropy()  # [B]
+
+
 def td_error(
     values_tm1: tf.Tensor,
     action_tm1: tf.Tensor,

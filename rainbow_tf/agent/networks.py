@@ -13,6 +13,7 @@ from rainbow_tf.types import WorldSpec
 # (filters, kernel, stride) of the convolutions, units of the dense torso, units of the head.
 _ARCHITECTURES: dict[str, tuple[tuple[tuple[int, int, int], ...], tuple[int, ...], int]] = {
     "nature": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), (), 512),
+    "dqn2013": (((16, 8, 4), (32, 4, 2)), (), 256),
     "data_efficient": (((32, 5, 5), (64, 5, 5)), (), 256),
     "minatar": (((16, 3, 1),), (), 128),
     "mlp": ((), (128,), 128),

@@ -26,11 +26,12 @@ _STYLES = {
     "dqn": Style("DQN", _GREY),
     "a3c": Style("A3C", _MULTI_STEP),
     "ddqn": Style("DDQN", _DOUBLE),
-    "prior_ddqn": Style("Prioritized DDQN", _PRIORITY),
-    "duel_ddqn": Style("Dueling DDQN", _DUELING),
-    "distrib_dqn": Style("Distributional DQN", _DISTRIBUTIONAL),
+    "prioritized_ddqn": Style("Prioritized DDQN", _PRIORITY),
+    "dueling_ddqn": Style("Dueling DDQN", _DUELING),
+    "distributional_dqn": Style("Distributional DQN", _DISTRIBUTIONAL),
     "noisy_dqn": Style("Noisy DQN", _NOISY),
     "rainbow": Style("Rainbow", _BLACK, width=2.4),
+    "n20_data_efficient": Style("Data-efficient Rainbow", _BLACK, "-."),
     "no_double": Style("no double", _DOUBLE, "--"),
     "no_priority": Style("no priority", _PRIORITY, "--"),
     "no_dueling": Style("no dueling", _DUELING, "--"),
@@ -39,25 +40,6 @@ _STYLES = {
     "no_noisy": Style("no noisy", _NOISY, "--"),
 }
 ABLATIONS = tuple(name for name in _STYLES if name.startswith("no_"))
-
-# Rainbow without all parts but one or two is an agent of its own paper.
-_ONLY = {
-    ("double",): "ddqn",
-    ("double", "priority"): "prior_ddqn",
-    ("double", "dueling"): "duel_ddqn",
-    ("distributional",): "distrib_dqn",
-    ("noisy",): "noisy_dqn",
-}
-_PARTS = ("double", "priority", "dueling", "multi_step", "distributional", "noisy")
-_BASELINES = {
-    "_".join(f"no_{part}" for part in _PARTS if part not in kept): name
-    for kept, name in _ONLY.items()
-}
-
-
-def short_name(agent: str) -> str:
-    """The paper's name of an agent that a config names by the parts it lacks."""
-    return _BASELINES.get(agent, agent)
 
 
 def styles(names: Iterable[str]) -> dict[str, Style]:

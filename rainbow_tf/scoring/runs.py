@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.scoring.agents import short_name
 
 # What --restart appends to the folder of a run that it moves aside.
 _MOVED_ASIDE = re.compile(r"_\d{8}_\d{6}$")
@@ -104,7 +103,7 @@ def _read_run(folder: Path) -> Run:
     return Run(
         folder=folder,
         config=config,
-        agent=short_name(config.agent),
+        agent=config.agent,
         curve=_read_curve(folder, config),
         evaluations=tuple(_read_evaluation(path) for path in paths),
     )

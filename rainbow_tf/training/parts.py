@@ -7,7 +7,7 @@ import numpy as np
 import psutil
 
 from rainbow_tf.agent.actor import Actor
-from rainbow_tf.agent.learner import Learner
+from rainbow_tf.agent.learner import Learner, make_optimizer
 from rainbow_tf.agent.networks import make_network, make_support
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.environments.worlds import World, make_world
@@ -76,8 +76,8 @@ def make_learner(config: Config, spec: WorldSpec, *, online_seed: int, target_se
         target=make_network(config, spec, seed=target_seed, name="target"),
         support=make_support(config),
         double=config.double,
-        learning_rate=config.learning_rate,
-        adam_epsilon=config.adam_epsilon,
+        priority=str(config.priority),
+        optimizer=make_optimizer(config),
     )
 
 
