@@ -206,8 +206,8 @@ if __name__ == "__main__":
     flags.DEFINE_multi_string(
         "preset",
         [],
-        "Settings by name, such as baselines/dqn or minatar. Several can be given: a later one wins "
-        "over an earlier one, and flags win over all.",
+        "Settings by name, such as baselines/dqn or minatar. Several can be given: the later one "
+        "wins, and other flags win over all of them.",
     )
     flags.DEFINE_bool("list_presets", False, "Print the presets, a sentence each, and end.")
     app.run(main, flags_parser=_parse)
