@@ -8,8 +8,8 @@ from pathlib import Path
 
 from absl import app, flags
 
+import rainbow_tf.flags as presets
 from rainbow_tf import config as config_module
-from rainbow_tf import flags as presets
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.startup import errors_as_sentences, load_tensorflow
 from rainbow_tf.training.folder import RunFolder, check_folder, check_settings, resumes
