@@ -2,7 +2,7 @@
 
 import difflib
 import fnmatch
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rainbow_tf.config import ConfigError
@@ -27,14 +27,12 @@ def path(name: str) -> Path:
 
 
 def sentence(name: str) -> str:
-    """What a preset is: the comment that its file begins with, up to its first full stop."""
-    lines = path(name).read_text().splitlines()
-    comment = " ".join(line.removeprefix("# ") for line in _leading_comment(lines))
-    return comment.split(". ")[0].removesuffix(".") + "."
+    """What a preset is: the comment that its file begins with."""
+    return path(name).read_text().splitlines()[0].removeprefix("# ")
 
 
 def expand(arguments: Sequence[str]) -> list[str]:
-    """A command line with flagfiles for presets, before the flags: those win, then later presets."""
+    """A command line with flagfiles for presets before the flags: what comes later wins."""
     presets, others = [], []
     rest = iter(arguments[1:])
     for argument in rest:
@@ -48,10 +46,3 @@ def expand(arguments: Sequence[str]) -> list[str]:
         else:
             presets.append(next(rest, ""))
     return [*arguments[:1], *(f"--flagfile={path(preset)}" for preset in presets), *others]
-
-
-def _leading_comment(lines: Sequence[str]) -> Iterator[str]:
-    for line in lines:
-        if not line.startswith("# "):
-            return
-        yield line

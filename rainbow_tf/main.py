@@ -8,8 +8,8 @@ from pathlib import Path
 
 from absl import app, flags
 
+import rainbow_tf.flags as presets
 from rainbow_tf import config as config_module
-from rainbow_tf import flags as presets
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.startup import errors_as_sentences, load_tensorflow
 from rainbow_tf.training.folder import RunFolder, check_folder, check_settings, resumes
@@ -206,8 +206,8 @@ if __name__ == "__main__":
     flags.DEFINE_multi_string(
         "preset",
         [],
-        "Settings by name, such as baselines/dqn or minatar. Several can be given: a later one wins "
-        "over an earlier one, and flags win over all.",
+        "Settings by name, such as baselines/dqn or minatar. Several can be given: the later one "
+        "wins, and other flags win over all of them.",
     )
     flags.DEFINE_bool("list_presets", False, "Print the presets, a sentence each, and end.")
     app.run(main, flags_parser=_parse)
