@@ -6,7 +6,7 @@ PEER ?= pfrl
 PEER_PACKAGES ?= torch $(PEER) ale-py gymnasium packaging
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow stress lint bench bench-compare clean
+.PHONY: train test test-slow stress lint docs repository bench bench-compare clean
 
 train: $(VENV)/installed
 	$(BIN)/python -m rainbow_tf.main --game=$(GAME) $(ARGS)
@@ -26,6 +26,16 @@ test-slow: $(VENV)/installed-dev
 # Kills a run a hundred times and resumes it; replays a thousand recorded starts.
 stress: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -v -m stress
+
+# The site in build/site; broken links are errors.
+docs: $(VENV)/installed-dev
+	$(BIN)/python docs/configuration.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# Writes the project's public address where GITHUB_REPOSITORY stands for it.
+repository:
+	@test -n "$(REPOSITORY)" || { echo "Give REPOSITORY=owner/name."; exit 1; }
+	sed -i 's|GITHUB_REPOSITORY|$(REPOSITORY)|g' colab/*.ipynb colab/README.md
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m rainbow_tf.benchmark $(ARGS)
