@@ -110,7 +110,7 @@ class ModelServer(
 ):
     """Serves folders of versions by name; `faults` are raised first, one for each request."""
 
-    def __init__(self, models, *, batching=False, port=0):
+    def __init__(self, models, *, batching=False, port=0, rest_port=0):
         self._servables = {
             name: {
                 int(version.name): Servable(version, batching=batching)
@@ -128,7 +128,7 @@ class ModelServer(
         self.address = f"localhost:{self._grpc.add_insecure_port(f'localhost:{port}')}"
         self._grpc.start()
         handler = type("Handler", (_RestHandler,), {"server_of_models": self})
-        self._http = http.server.ThreadingHTTPServer(("localhost", 0), handler)
+        self._http = http.server.ThreadingHTTPServer(("localhost", rest_port), handler)
         self.url = f"http://localhost:{self._http.server_port}"
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,))
         self._thread.start()
