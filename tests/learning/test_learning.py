@@ -36,14 +36,14 @@ def frames_to_reach(config: Config, mean_return: float, *, episodes: int) -> int
 @pytest.mark.parametrize("parts", [ALL_SIX, NONE], ids=["rainbow", "dqn"])
 def test_cartpole_soon_gets_better(preset, parts):
     # A random player lasts about 22 steps.
-    config = preset("cartpole.cfg", "--frames=15000", *parts)
+    config = preset("cartpole", "--frames=15000", *parts)
     assert frames_to_reach(config, 100, episodes=20) is not None
 
 
 @pytest.mark.learning
 def test_minatar_breakout_soon_gets_better(preset):
     # A random player scores about 0.5.
-    config = preset("minatar.cfg", "--frames=30000")
+    config = preset("minatar", "--frames=30000")
     assert frames_to_reach(config, 2.5, episodes=100) is not None
 
 
@@ -52,7 +52,7 @@ def test_minatar_breakout_soon_gets_better(preset):
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("parts", [ALL_SIX, NONE], ids=["rainbow", "dqn"])
 def test_cartpole_is_solved(preset, parts, seed):
-    config = preset("cartpole.cfg", f"--seed={seed}", *parts)
+    config = preset("cartpole", f"--seed={seed}", *parts)
     assert config.frames == 100_000
     assert frames_to_reach(config, 450, episodes=20) is not None
 
@@ -60,6 +60,6 @@ def test_cartpole_is_solved(preset, parts, seed):
 @pytest.mark.learning
 @pytest.mark.long
 def test_minatar_breakout_is_learned(preset):
-    config = preset("minatar.cfg")
+    config = preset("minatar")
     assert config.frames == 250_000
     assert frames_to_reach(config, 8, episodes=100) is not None
