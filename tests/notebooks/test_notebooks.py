@@ -130,7 +130,7 @@ def test_install_keeps_what_is_there(path):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=stem)
 def test_settings_are_in_one_cell(path):
-    with_forms = [cell.source for cell in code_cells(path) if "#@param" in cell.source]
+    with_forms = [cell.source for cell in code_cells(path) if "# @param" in cell.source]
     with_sizes = [cell.source for cell in code_cells(path) if "RAINBOW_TF_TINY" in cell.source]
     assert with_forms == with_sizes
     assert len(with_forms) == 1
