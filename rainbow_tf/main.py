@@ -20,6 +20,7 @@ from rainbow_tf.training.storage import (
     CheckpointStore,
     kept_best,
 )
+from rainbow_tf.training.video import VIDEOS, check_video
 
 
 def main(arguments: list[str]) -> None:
@@ -49,6 +50,8 @@ def run(config: Config) -> None:
             "give a larger --frames to go on, or --restart to begin again."
         )
         return
+    if config.record_period_frames > 0:
+        check_video(config.folder / VIDEOS / "0.mp4")
     # TensorFlow takes seconds to load: settings are checked before it.
     load_tensorflow(config.tensorflow_threads)
     from rainbow_tf.training import checkpoint as checkpoint_module
@@ -58,6 +61,7 @@ def run(config: Config) -> None:
     from rainbow_tf.training.metrics import Metrics
     from rainbow_tf.training.parts import build_parts
     from rainbow_tf.training.progress import ProgressBar, describe
+    from rainbow_tf.training.recorder import Recorder
 
     start = BEGINNING if checkpoint is None else checkpoint_module.counters(checkpoint)
     parts = build_parts(config, start.steps)
@@ -90,6 +94,14 @@ def run(config: Config) -> None:
     checkpointer = checkpoint_module.Checkpointer(
         config=config, store=store, parts=parts, metrics=metrics, evaluator=evaluator, say=bar.say
     )
+    recorder = Recorder(
+        config=config,
+        parts=parts,
+        metrics=metrics,
+        frames=frames,
+        is_stopping=lambda: stop.requested,
+        say=bar.say,
+    )
     if checkpoint is not None:
         store.discard_newer(checkpoint.number)
         checkpointer.resume(checkpoint)
@@ -108,6 +120,7 @@ def run(config: Config) -> None:
             checkpointer.observe(tick, now=evaluated or stop.requested)
             if evaluated:
                 evaluator.keep_best(frames)
+            recorder.observe(frames)
             if stop.requested:
                 break
         checkpointer.save(reached)
