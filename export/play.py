@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 from tqdm import tqdm
 
 from rainbow_tf import config as config_module
@@ -30,7 +30,7 @@ from rainbow_tf.export.client import (
     newest_version,
 )
 from rainbow_tf.games import GAMES
-from rainbow_tf.startup import errors_as_sentences, load_tensorflow
+from rainbow_tf.startup import errors_as_sentences, load_tensorflow, run_command
 from rainbow_tf.training.video import SMALL, check_video, enlarged, frames_per_second, video
 
 # What a model may say of the world it was trained in, and a flag may say otherwise.
@@ -265,4 +265,4 @@ def define_flags() -> None:
 if __name__ == "__main__":
     define_flags()
     flags.adopt_module_key_flags(config_module)
-    app.run(main)
+    run_command(main)

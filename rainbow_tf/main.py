@@ -6,11 +6,11 @@ import signal
 import sys
 from pathlib import Path
 
-from absl import app, flags
+from absl import flags
 
 from rainbow_tf import config as config_module
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.startup import load_tensorflow
+from rainbow_tf.startup import load_tensorflow, run_command
 from rainbow_tf.training.folder import RunFolder, check_folder, check_settings, resumes
 from rainbow_tf.training.storage import (
     CHECKPOINTS,
@@ -197,4 +197,4 @@ class _StopSignals:
 if __name__ == "__main__":
     config_module.define_flags()
     flags.adopt_module_key_flags(config_module)
-    app.run(main)
+    run_command(main)

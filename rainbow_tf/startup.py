@@ -1,12 +1,42 @@
 """How a command starts and ends: TensorFlow without its notes, errors as one sentence."""
 
 import contextlib
+import difflib
 import os
+import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+
+from absl import app, flags
 
 from rainbow_tf.config import ConfigError
+
+
+def run_command(main: Callable[[list[str]], None]) -> None:
+    """Parses the flags and runs a command; a flag that cannot be used ends in one sentence."""
+    app.run(main, flags_parser=_parse)
+
+
+def _parse(arguments: list[str]) -> list[str]:
+    try:
+        return flags.FLAGS(arguments)
+    except flags.UnrecognizedFlagError as error:
+        close = difflib.get_close_matches(error.flagname, list(flags.FLAGS), n=1)
+        hint = f"did you mean --{close[0]}?" if close else "--help lists them."
+        sys.exit(f"rainbow_tf: --{error.flagname} is not a flag; {hint}")
+    except (flags.Error, ValueError) as error:  # a ValueError for --noflag=value
+        found = re.fullmatch(r"flag (--(\w+)=.*?): .*", str(error), re.DOTALL)
+        if found is None:
+            sys.exit(f"rainbow_tf: {str(error).removeprefix('ERROR:: ')}; --help lists the flags.")
+        wanted = _wanted(flags.FLAGS[found[2]])
+        sys.exit(f"rainbow_tf: {found[1]} cannot be used; it must be {wanted}.")
+
+
+def _wanted(flag: flags.Flag) -> str:
+    if isinstance(flag.parser, flags.EnumParser):
+        return " or ".join(flag.parser.enum_values)
+    return "true or false" if flag.boolean else str(flag.parser.syntactic_help)
 
 
 @contextlib.contextmanager
