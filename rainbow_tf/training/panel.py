@@ -27,7 +27,7 @@ _TALLEST_CELL = 0.2
 _STRIP_TOP, _STRIP_BOTTOM = 0.875, 0.97
 _SMALLEST_FONT = 11  # in pixels, where there is room
 _CELLS_IN_A_COLUMN = 9
-_MOST_CELLS = 4 * _CELLS_IN_A_COLUMN
+_MOST_CELLS = 2 * _CELLS_IN_A_COLUMN
 
 
 class Thought(NamedTuple):
@@ -170,7 +170,7 @@ class Panel:
             "DejaVuSans-Bold", [self._title], (0.72 * room, 0.05 * self.height), self._bold.size
         )
         draw.text((self._pad, self._pad), self._title, _TEXT, title)
-        longest = max(self._plain.getlength(name) for name in self._actions)
+        longest = max(self._plain.getlength(f"action {name}") for name in self._actions)
         room -= longest + 4 * self._inset
         subtitle = _fitting_font("DejaVuSans", [self._subtitle], (room, 50), self._small.size)
         right = self.width - self._pad
@@ -246,7 +246,7 @@ class Panel:
         draw.text((left, self._line(1)), f"score {_number(scene.score)}", _TEXT, self._bold)
         where = f"step {scene.step:,}   frame {scene.frame:,}"
         draw.text((right, self._line(1) + self._inset), where, _QUIET, self._small, "ra")
-        does = "game over" if scene.is_last else self._actions[thought.action]
+        does = "game over" if scene.is_last else f"action {self._actions[thought.action]}"
         colour = _QUIET if scene.is_last else _CHOSEN
         draw.text((left, self._line(2)), does, colour, self._plain)
         for i, cell in enumerate(self._cells):
