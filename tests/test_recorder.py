@@ -1,9 +1,9 @@
 """Films of a run under way: they are there, and training does not feel them."""
 
+import contextlib
 import csv
 import dataclasses
 import io
-import itertools
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from rainbow_tf.training.recorder import Recorder
 from rainbow_tf.training.snapshot import values
 
 CONFIG = Config(
-    environment="MinAtar/Breakout-v1",
+    environment="CartPole-v1",
     frames=160,
     min_history_frames=40,
     replay_capacity=400,
@@ -33,7 +33,7 @@ CONFIG = Config(
 
 
 def run(config):
-    """What a run leaves: its folder, what it said, and every number of its agent."""
+    """What a run leaves: what it said, its parts, and every number of its agent."""
     config.folder.mkdir(parents=True)
     parts = build_parts(config)
     said = []
@@ -57,7 +57,7 @@ def run(config):
     parts.world.close()
     numbers = values(agent_variables(parts)) | {"rewards": np.stack(rewards)}
     states = [rng.bit_generator.state for rng in (parts.actor.rng, parts.evaluation_actor.rng)]
-    return said, numbers, states
+    return said, parts, numbers, states
 
 
 @pytest.fixture(scope="module")
@@ -95,31 +95,54 @@ def test_tensorboard_plays_the_film(recorded):
 
 
 def test_training_is_the_same_without_films(recorded, tmp_path):
-    config, _, numbers, states = recorded
+    config, _, _, numbers, states = recorded
     plain = dataclasses.replace(CONFIG, record_period_frames=0, run_dir=str(tmp_path / "run"))
-    said, expected, expected_states = run(plain)
+    said, _, expected, expected_states = run(plain)
     assert said == []
     assert not (plain.folder / "videos").exists()
     assert numbers.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(numbers[name], array, err_msg=name)
     assert states == expected_states
-    for one, other in itertools.pairwise(
-        [list(csv.reader((c.folder / "train.csv").open())) for c in (config, plain)]
-    ):
-        assert [row[:-1] for row in one] == [row[:-1] for row in other]  # but for the speed
+    one, other = (rows_less_speed(c.folder / "train.csv") for c in (config, plain))
+    assert one == other
+    assert len(one) == 1 + 160 // 40
 
 
-def test_a_film_that_fails_is_told_and_training_goes_on(recorded, tmp_path, monkeypatch):
-    _, _, numbers, _ = recorded
+def rows_less_speed(path):
+    with path.open() as file:
+        return [row[:-1] for row in csv.reader(file)]
+
+
+class Silent:
+    """Metrics that nobody reads."""
+
+    def paused(self):
+        return contextlib.nullcontext()
+
+
+def test_a_film_that_fails_is_told_and_its_noise_given_back(recorded, monkeypatch):
+    config, _, parts, *_ = recorded
 
     def full(*args, **kwargs):
+        parts.learner.online(np.zeros((1, 1, 4), np.float32), training=True)  # draws noise
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(recorder_module, "video", full)
-    said, after, _ = run(dataclasses.replace(CONFIG, run_dir=str(tmp_path / "run")))
-    assert len(said) == 2
-    for line in said:
-        assert "training goes on" in line
-        assert "No space left" in line
-    np.testing.assert_array_equal(after["online/0"], numbers["online/0"])
+    said = []
+    recorder = Recorder(
+        config=config,
+        parts=parts,
+        metrics=Silent(),
+        frames=160,
+        is_stopping=lambda: False,
+        say=said.append,
+    )
+    before = values(agent_variables(parts))
+    for frames in (160, 164, 209, 210, 212):
+        recorder.observe(frames)
+    assert len(said) == 1
+    assert said[0].startswith("film at 210 frames: failed, training goes on (")
+    assert "No space left" in said[0]
+    for name, array in values(agent_variables(parts)).items():
+        np.testing.assert_array_equal(array, before[name], err_msg=name)

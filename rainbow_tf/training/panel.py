@@ -95,7 +95,7 @@ class Panel:
         )
         # A name stands left in its cell, over its score, and what is drawn right of them.
         self._name_font = _fitting_font(
-            "DejaVuSans-Bold", names, (0.37 * wide, 0.42 * tall), 0.027 * height
+            "DejaVuSans-Bold", names, (0.45 * wide, 0.42 * tall), 0.027 * height
         )
         self._font = _font("DejaVuSans", min(self._name_font.size, 0.024 * height))
         texts = max(self._name_font.getlength(name) for name in names)
