@@ -4,6 +4,7 @@ import contextlib
 import difflib
 import os
 import re
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -68,13 +69,42 @@ def _standard_error_held() -> Iterator[None]:
             os.close(original)
 
 
+@contextlib.contextmanager
+def _interrupt_kept() -> Iterator[None]:
+    """Makes a Ctrl-C inside a KeyboardInterrupt, whatever the code there makes of it.
+
+    A native module that is interrupted when it is imported raises ImportError.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # ignored, or answered by somebody else
+        return
+    came = False
+
+    def note(number: int, frame: object) -> None:
+        nonlocal came
+        came = True
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    except Exception:
+        if not came:
+            raise
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if came:
+        raise KeyboardInterrupt
+
+
 def load_tensorflow(threads: int | None = None) -> None:
     """Imports TensorFlow, bounds its threads and lets a GPU's memory grow as it is needed.
 
     Parts of TensorFlow log before its log level is read, so the level alone does not help.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    with _standard_error_held():
+    with _interrupt_kept(), _standard_error_held():
+        import keras  # noqa: F401
         import tensorflow as tf
         import tensorflow_probability  # noqa: F401
 

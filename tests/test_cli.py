@@ -51,7 +51,7 @@ def test_help_names_every_command(arguments, monkeypatch, capsys):
 )
 def test_a_typo_is_one_sentence(name, hint, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["rainbow-tf", name])
-    with pytest.raises(SystemExit, match=rf"rainbow_tf: '{name}' is not a command; {hint[:-1]}"):
+    with pytest.raises(SystemExit, match=rf"rainbow_tf: '{name}' is not a command; {hint}"):
         cli.main()
 
 

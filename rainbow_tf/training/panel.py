@@ -89,14 +89,10 @@ class Panel:
         self._cells = self._place_cells()
         self._inset = inset = round(0.008 * height)
         names = self._actions[: len(self._cells)]
-        wide, tall = (
-            self._cells[0].right - self._cells[0].left,
-            self._cells[0].bottom - self._cells[0].top,
-        )
+        left, top, right, bottom = self._cells[0]
         # A name stands left in its cell, over its score, and what is drawn right of them.
-        self._name_font = _fitting_font(
-            "DejaVuSans-Bold", names, (0.45 * wide, 0.42 * tall), 0.027 * height
-        )
+        room = (0.45 * (right - left), 0.42 * (bottom - top))
+        self._name_font = _fitting_font("DejaVuSans-Bold", names, room, 0.027 * height)
         self._font = _font("DejaVuSans", min(self._name_font.size, 0.024 * height))
         texts = max(self._name_font.getlength(name) for name in names)
         scores = self._font.getlength(f"{symbol} -00.00")
