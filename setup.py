@@ -15,7 +15,7 @@ SERVING = ["tensorflow-serving-api>=2.20,<2.22"]
 RECORD = ["pygame-ce>=2.5"]
 DOCS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.5,<10"]
 NOTEBOOKS = ["ipykernel>=6.29", "nbclient>=0.10", "nbformat>=5.10"]
-VIDEO = ["gymnasium[classic-control]>=1.3", "imageio[ffmpeg]>=2.37"]
+VIDEO = ["gymnasium[classic-control]>=1.3", "imageio-ffmpeg>=0.6"]
 
 setup(
     name="rainbow_tf",
@@ -45,6 +45,7 @@ setup(
         "lz4>=4.3",
         "matplotlib>=3.9",
         "numpy>=2.1",
+        "pillow>=10.3",
         "psutil>=5.9",
         "tensorboard>=2.20",
         "tensorflow>=2.20,<2.22",
@@ -52,6 +53,7 @@ setup(
         "tf-keras>=2.20,<2.22",
         "tqdm>=4.66",
     ],
+    entry_points={"console_scripts": ["rainbow-tf = rainbow_tf.cli:main"]},
     extras_require={
         "minatar": MINATAR,
         "ray": ["ray[default]>=2.60"],

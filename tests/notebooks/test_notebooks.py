@@ -209,7 +209,7 @@ def test_quickstart_runs(run):
     assert (folder / "runs/cartpole/seed_1/best/online.npz").exists()
 
 
-def test_atari_runs_and_goes_on(run):
+def test_atari_runs(run):
     notebook, folder = run("atari")
     assert "of human" in text_of(notebook)
     assert (folder / "pong.mp4").stat().st_size > 1000
