@@ -171,7 +171,6 @@ def run(tmp_path, monkeypatch):
     tools.mkdir()
     monkeypatch.setenv("PATH", f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}")
     monkeypatch.setenv("RAINBOW_TF_TINY", "1")
-    monkeypatch.setenv("PYTHONWARNINGS", "error::UserWarning:rainbow_tf")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "jupyter"))
 
