@@ -8,7 +8,7 @@ but those of one worker.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from typing import NamedTuple
 
@@ -50,7 +50,7 @@ def n_step_returns(reward_t: tf.Tensor, discount_t: tf.Tensor, bootstrap: tf.Ten
     tf.debugging.assert_rank(discount_t, 1)
     tf.debugging.assert_rank(bootstrap, 0)
     returns = [bootstrap]
-    for r_t, d_t in zip(reversed(tf.unstack(reward_t)), reversed(tf.unstack(discount_t))):
+    for r_t, d_t in zip(tf.unstack(reward_t)[::-1], tf.unstack(discount_t)[::-1], strict=True):
         returns.append(r_t + d_t * returns[-1])
     return tf.stop_gradient(tf.stack(returns[:0:-1]))
 
@@ -121,6 +121,7 @@ class SharedLearner:
         self.optimizer.build(online.trainable_variables)
         self._entropy_cost = entropy_cost
         self._lock = threading.Lock()
+        self._handles = [v.value.handle for v in online.trainable_variables]
         weights = [tf.TensorSpec(v.shape, v.dtype) for v in online.trainable_variables]
         frames = (spec.frame_stack, *spec.frame_shape)
         rollout = Rollout(
@@ -131,10 +132,8 @@ class SharedLearner:
             length=tf.TensorSpec((), tf.int32),
         )
         rate = tf.TensorSpec((), tf.float32)
-        # Traced here and once: calls of a concrete function are cheap, and threads trace nothing.
-        self._policy = _compiled(
-            self._logits, tf.TensorSpec((1, *frames), spec.frame_dtype), *weights
-        )
+        observation = tf.TensorSpec((1, *frames), spec.frame_dtype)
+        self._policy = _compiled(self._logits, observation, *weights)
         self._compute = _compiled(self._gradients, *rollout, *weights)
         self._apply = _compiled(self._update, rate, *weights)
 
@@ -146,11 +145,12 @@ class SharedLearner:
     def weights(self) -> list[tf.Tensor]:
         """The weights as they are now, which later updates do not change."""
         with self._lock:
-            return [variable.value.read_value() for variable in self.online.trainable_variables]
+            return [tf.raw_ops.ReadVariableOp(resource=h, dtype=tf.float32) for h in self._handles]
 
     def logits(self, weights: Sequence[tf.Tensor], observation: np.ndarray) -> np.ndarray:
         """The policy [1, A] of these weights for an observation [1, S, *frame]."""
-        return self._policy(tf.convert_to_tensor(observation), *weights).numpy()
+        (logits,) = self._policy(tf.convert_to_tensor(observation), *weights)
+        return logits.numpy()
 
     def gradients(
         self, weights: Sequence[tf.Tensor], rollout: Rollout
@@ -203,8 +203,19 @@ class SharedLearner:
         return outputs
 
 
-def _compiled(function, *specs: tf.TensorSpec):
-    return tf.function(function, jit_compile=True, autograph=False).get_concrete_function(*specs)
+def _compiled(function: Callable, *specs: tf.TensorSpec) -> Callable:
+    """Compiles a function of flat tensors for these, once and for all threads.
+
+    Called flat: TensorFlow's usual call checks every argument, and takes four times as long.
+    """
+    compiled = tf.function(function, jit_compile=True, autograph=False)
+    concrete = compiled.get_concrete_function(*specs)
+    captures = concrete.captured_inputs
+
+    def call(*tensors: tf.Tensor) -> Sequence[tf.Tensor]:
+        return concrete.inference_fn.call_flat(*tensors, *captures)
+
+    return call
 
 
 class Round:
@@ -387,7 +398,7 @@ def train(config: Config, crew: Crew, start: Counters = BEGINNING) -> Iterator[T
 
 
 def _round_limit(config: Config, steps: int) -> int:
-    """Where the next tick is due: soon, and at every multiple of a period that somebody waits for."""
+    """Where the next tick is due: soon, and where a row, an evaluation or a checkpoint is."""
     periods = (
         config.log_period_frames,
         config.eval_period_frames,
