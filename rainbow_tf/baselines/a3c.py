@@ -38,7 +38,7 @@ class Rollout(NamedTuple):
     action_tm1: np.ndarray  # [n] int32
     reward_t: np.ndarray  # [n] float32, clipped; 0 after the rollout
     discount_t: np.ndarray  # [n] float32, 0 at a terminal; 1 after the rollout
-    length: np.ndarray  # [] int32, steps that were played
+    length: np.int32  # steps that were played
 
 
 def n_step_returns(reward_t: tf.Tensor, discount_t: tf.Tensor, bootstrap: tf.Tensor) -> tf.Tensor:
@@ -223,37 +223,26 @@ class Round:
 
     def __init__(self, start: Counters, limit: int):
         self._lock = threading.Lock()
-        self._steps, self.updates = start
-        self._under_way = 0
         self._limit = limit
+        self._claimed = start.steps  # played or about to be
+        self.reached = start
         self.episodes: list[Episode] = []
         self.results: list[UpdateResult] = []
-
-    @property
-    def counters(self) -> Counters:
-        """How far the run is."""
-        return Counters(self._steps, self.updates)
 
     def begin(self, num_steps: int) -> bool:
         """Whether a rollout of so many steps may begin."""
         with self._lock:
-            if self._steps + self._under_way >= self._limit:
+            if self._claimed >= self._limit:
                 return False
-            self._under_way += num_steps
+            self._claimed += num_steps
             return True
 
-    def played(self, num_steps: int, of: int, episodes: list[Episode]) -> int:
-        """Takes in a rollout that was begun as one `of` so many steps; gives all steps so far."""
+    def add(self, steps: int, unplayed: int, episodes: list[Episode], result: UpdateResult) -> None:
+        """Takes in a rollout, with the steps that it was begun for and did not play."""
         with self._lock:
-            self._under_way -= of
-            self._steps += num_steps
+            self._claimed -= unplayed
+            self.reached = Counters(self.reached.steps + steps, self.reached.updates + 1)
             self.episodes += episodes
-            return self._steps
-
-    def learned(self, result: UpdateResult) -> None:
-        """Takes in an update."""
-        with self._lock:
-            self.updates += 1
             self.results.append(result)
 
     def end(self) -> None:
@@ -285,11 +274,11 @@ class Worker:
         while round_.begin(n_step):
             weights = self._learner.weights()
             rollout, episodes = self.play(weights)
-            steps = round_.played(int(rollout.length), n_step, episodes)
+            length = int(rollout.length)
             gradients, result = self._learner.gradients(weights, rollout)
-            rate = linear(self._config.learning_rate, 0.0, steps / self._total_steps)
-            self._learner.apply(gradients, rate)
-            round_.learned(result)
+            progress = (round_.reached.steps + length) / self._total_steps
+            self._learner.apply(gradients, linear(self._config.learning_rate, 0.0, progress))
+            round_.add(length, n_step - length, episodes, result)
 
     def play(self, weights: Sequence[tf.Tensor]) -> tuple[Rollout, list[Episode]]:
         """Plays n steps, or fewer to the end of an episode or of a life."""
@@ -392,7 +381,7 @@ def train(config: Config, crew: Crew, start: Counters = BEGINNING) -> Iterator[T
             round_.end()  # where one has failed
             for future in work:
                 future.result()
-            reached = round_.counters
+            reached = round_.reached
             frames = reached.steps * config.frames_per_step
             yield Tick(frames, reached, round_.episodes, round_.results, epsilon=0.0, beta=0.0)
 

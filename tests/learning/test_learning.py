@@ -4,7 +4,6 @@ import pytest
 
 from rainbow_tf.config import Config
 from rainbow_tf.training.loop import train
-from rainbow_tf.training.metrics import EpisodeTracker
 from rainbow_tf.training.parts import build_parts
 
 ALL_SIX = ()
@@ -21,13 +20,11 @@ NONE = (
 def frames_to_reach(config: Config, mean_return: float, *, episodes: int) -> int | None:
     """Frames after which that many training episodes in a row first have the mean return."""
     parts = build_parts(config)
-    tracker = EpisodeTracker(config.num_envs)
     scores: list[float] = []
     for tick in train(config, parts):
-        finished = tracker.observe(tick.output)
-        scores += [episode.score for episode in finished]
+        scores += [episode.score for episode in tick.episodes]
         recent = scores[-episodes:]
-        if finished and len(recent) == episodes and sum(recent) / episodes >= mean_return:
+        if tick.episodes and len(recent) == episodes and sum(recent) / episodes >= mean_return:
             return tick.frames
     return None
 
