@@ -6,7 +6,7 @@ from absl import app, flags
 
 from rainbow_tf import __version__
 from rainbow_tf.config import ConfigError
-from rainbow_tf.scoring import chapters, study
+from rainbow_tf.scoring import chapters, normalise, study
 from rainbow_tf.scoring.page import Page
 from rainbow_tf.scoring.runs import Run, read_runs
 from rainbow_tf.startup import errors_as_sentences
@@ -21,8 +21,9 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     flags.DEFINE_enum(
         "published",
         None,
-        ["paper"],
-        "paper: the scores of the Rainbow paper, alone or beside those of --runs.",
+        list(normalise.PUBLICATIONS),
+        "Scores to report alone or beside those of --runs. paper: of the Rainbow paper. atari100k: "
+        "of data-efficient Rainbow and SimPLe after 400K frames.",
         flag_values=values,
     )
     flags.DEFINE_bool(
@@ -42,30 +43,33 @@ def main(arguments: list[str]) -> None:
         path = write_report(
             runs=None if values.runs is None else Path(values.runs),
             out=Path(values.out),
-            is_published=values.published is not None,
+            published=values.published,
             is_mixed=values.mixed,
         )
     print(f"The report is in {path}.")
 
 
 def write_report(
-    *, runs: Path | None, out: Path, is_published: bool = False, is_mixed: bool = False
+    *, runs: Path | None, out: Path, published: str | None = None, is_mixed: bool = False
 ) -> Path:
     """Reads everything and checks it, then writes; gives the path of the page."""
-    if runs is None and not is_published:
+    if runs is None and published is None:
         raise ConfigError(
             "Nothing to report: give --runs, such as --runs=runs/, or --published=paper."
         )
     found: list[Run] = []
     if runs is not None:
-        found = study.checked_protocols(read_runs(runs), mixed=is_mixed, with_paper=is_published)
+        found = study.checked_protocols(
+            read_runs(runs), mixed=is_mixed, with_paper=published is not None
+        )
     try:
-        page = Page(out, *_title(found))
+        page = Page(out, *_title(found, published))
         if found:
-            _report_runs(page, found, is_published)
-        else:
-            chapters.paper(page)
-            ends = chapters.with_published({}, None)
+            _report_runs(page, found, published)
+        elif published is not None:
+            if published == "paper":
+                chapters.paper(page)
+            ends = chapters.with_published({}, None, published)
             chapters.end_of_training(page, ends)
             chapters.per_game(page, ends, [])
         chapters.method(page)
@@ -76,15 +80,15 @@ def write_report(
         ) from error
 
 
-def _report_runs(page: Page, runs: list[Run], is_published: bool) -> None:
-    chapters.overview(page, runs, with_paper=is_published)
+def _report_runs(page: Page, runs: list[Run], published: str | None) -> None:
+    chapters.overview(page, runs, with_paper=published is not None)
     atari = [run for run in runs if study.has_reference(run.world)]
     others = [run for run in runs if not study.has_reference(run.world)]
     if atari:
         counted = study.counted(atari)
         ends = study.end_scores(counted)
-        if is_published:
-            ends = chapters.with_published(ends, {run.world for run in counted})
+        if published is not None:
+            ends = chapters.with_published(ends, {run.world for run in counted}, published)
         chapters.over_time(page, counted)
         chapters.ablations(page, counted)
         chapters.end_of_training(page, ends)
@@ -93,13 +97,18 @@ def _report_runs(page: Page, runs: list[Run], is_published: bool) -> None:
         chapters.other_worlds(page, others)
     chapters.values(page, runs)
     chapters.missing(page, runs)
-    if is_published:
+    if published == "paper":
         chapters.paper(page)
 
 
-def _title(runs: list[Run]) -> tuple[str, str]:
-    if not runs:
+def _title(runs: list[Run], published: str | None) -> tuple[str, str]:
+    if not runs and published == "paper":
         return "The scores of Rainbow", "What Hessel et al. published in 2018, from their tables."
+    if not runs:
+        return (
+            "Atari after 400K frames",
+            "What van Hasselt et al. and Kaiser et al. published in 2019.",
+        )
     worlds = sorted({run.world for run in runs})
     agents = {run.agent for run in runs}
     games = worlds[0].replace("_", " ") if len(worlds) == 1 else f"{len(worlds)} games"

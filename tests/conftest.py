@@ -1,12 +1,11 @@
 import csv
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 from absl import flags
 
-import rainbow_tf.flags
+import rainbow_tf.flags as presets
 from rainbow_tf.config import define_flags, from_flags
 
 # The tests' own processes and the commands they start: no start-up notes of TensorFlow.
@@ -36,8 +35,7 @@ def preset():
     def parse(name, *arguments):
         values = flags.FlagValues()
         define_flags(values)
-        path = Path(rainbow_tf.flags.__file__).parent / name
-        values(["train", f"--flagfile={path}", *arguments])
+        values(presets.expand(["train", f"--preset={name}", *arguments]))
         return from_flags(values)
 
     return parse

@@ -16,7 +16,11 @@ PACKAGE = Path(rainbow_tf.__file__).parent
 PAPER = {
     "min_history_frames": 80_000,
     "learning_rate": 0.0000625,
+    "algorithm": "rainbow",
+    "optimizer": "adam",
     "adam_epsilon": 1.5e-4,
+    "max_grad_norm": None,
+    "priority": "kl",
     "noisy_sigma": 0.5,
     "target_period_frames": 32_000,
     "priority_exponent": 0.5,
@@ -89,6 +93,8 @@ def test_zero_is_a_value():
         ({"double": False}, "no_double"),
         ({"n_step": 1}, "no_multi_step"),
         ({"n_step": 5}, "n5"),
+        ({"n_step": 20, "network": "data_efficient"}, "n20_data_efficient"),
+        ({"algorithm": "a3c", "n_step": 5}, "a3c"),
         ({"noisy": False, "dueling": False}, "no_dueling_no_noisy"),
         (
             {
@@ -125,6 +131,11 @@ def test_world_names_fit_folders():
         ({"game": "qbert", "discount": float("nan")}, ["--discount=nan"]),
         ({"game": "qbert", "learning_rate": 0.0}, ["--learning_rate=0.0", "above 0"]),
         ({"game": "qbert", "protocol": "mine"}, ["--protocol=mine", "paper, sticky"]),
+        (
+            {"game": "qbert", "distributional": False, "priority": "kl"},
+            ["--priority=kl", "--priority=td"],
+        ),
+        ({"game": "qbert", "max_grad_norm": 0.0}, ["--max_grad_norm=0.0", "above 0"]),
         ({"game": "qbert", "replay_capacity": 10}, ["--replay_capacity=10", "28"]),
     ],
 )

@@ -289,6 +289,67 @@ def test_a_hand_worked_step_of_adam():
     assert_allclose(learner.online.entries, [[[1.174112], [2]], [[0], [0]]], rtol=1e-5)
 
 
+def test_two_hand_worked_steps_of_dqns_rmsprop():
+    # q = 1, target 3 and then again 3: the TD errors above 1 are clipped, so g = -1 twice, with
+    # a learning rate of 0.1, a decay of 0.95 and 0.01 in the root.
+    # Step 1: mean square 0.05, mean -0.05: 0.1 / sqrt(0.05 - 0.0025 + 0.01) = 0.417029.
+    # Step 2: mean square 0.0975, mean -0.0975: 0.1 / sqrt(0.0975 - 0.00950625 + 0.01) = 0.319449.
+    learner = table_learner([[[1], [2]], [[0], [0]]], optimizer="rmsprop", learning_rate=0.1)
+    learner.update(table_batch((0, 0, 3, 0, 1, 1)))
+    assert_allclose(learner.online.entries[0, 0], [1.417029], rtol=1e-5)
+    learner.update(table_batch((0, 0, 3, 0, 1, 1)))
+    assert_allclose(learner.online.entries[0, 0], [1.736478], rtol=1e-5)
+
+
+def test_a_hand_worked_step_of_rmsprop_that_is_not_centred():
+    # 0.1 / sqrt(0.01 + 0.1) with a decay of 0.99 and an epsilon of 0.1, as A3C has them.
+    a3c = {"rmsprop_decay": 0.99, "rmsprop_epsilon": 0.1, "rmsprop_centered": False}
+    learner = table_learner([[[1], [2]], [[0], [0]]], optimizer="rmsprop", learning_rate=0.1, **a3c)
+    learner.update(table_batch((0, 0, 3, 0, 1, 1)))
+    assert_allclose(learner.online.entries[0, 0], [1.301511], rtol=1e-5)
+
+
+def test_the_gradient_of_all_weights_is_clipped_to_a_norm():
+    # Two examples with gradients -1 / 2 each: their norm is 0.707107. RMSProp with a decay of 0
+    # and a huge epsilon is plain descent: a step is lr g / 1000.
+    plain = {"optimizer": "rmsprop", "rmsprop_decay": 0.0, "rmsprop_epsilon": 1e6}
+    plain |= {"rmsprop_centered": False, "learning_rate": 1000.0}
+    batch = table_batch((0, 0, 3, 0, 1, 1), (1, 1, 3, 0, 1, 1))
+    for max_norm, step in ((None, 0.5), (10.0, 0.5), (0.070710678, 0.05)):
+        learner = table_learner([[[1], [2]], [[0], [0]]], max_grad_norm=max_norm, **plain)
+        learner.update(batch)
+        expected = [[[1 + step], [2]], [[0], [step]]]
+        assert_allclose(learner.online.entries, expected, rtol=1e-4)
+
+
+def test_priorities_by_kl_cross_entropy_and_td_error():
+    # The support is 0, 5, 10. All logits are 0: the mean is 5. The reward of 2.5 with no bootstrap
+    # gives the target (0.5, 0.5, 0), of the entropy ln 2 = 0.693147 and the mean 2.5.
+    # Cross-entropy with a third each: ln 3 = 1.098612; KL: ln 3 - ln 2; TD error: 2.5 - 5.
+    errors, steps = {}, []
+    for priority in ("kl", "ce", "td"):
+        learner = table_learner(
+            np.zeros((2, 2, 3)), support=np.float32([0, 5, 10]), priority=priority
+        )
+        result = learner.update(table_batch((0, 0, 2.5, 0, 1, 1)))
+        errors[priority] = result.errors[0]
+        assert result.loss == pytest.approx(0.405465, rel=1e-5)
+        steps.append(learner.online.entries.numpy())
+    assert_allclose(list(errors.values()), [0.405465, 1.098612, 2.5], rtol=1e-5)
+    # The target is fixed: whatever ranks the transitions, the gradient is the same.
+    assert_array_equal(steps[0], steps[1])
+    assert_array_equal(steps[0], steps[2])
+
+
+def test_a_perfect_prediction_has_no_kl_but_the_cross_entropy_of_its_target():
+    # Every distribution is uniform, and a discount of 1 with no reward leaves the target so.
+    uniform = np.zeros((2, 2, 3))
+    for priority, error in (("kl", 0.0), ("ce", np.log(3)), ("td", 0.0)):
+        learner = table_learner(uniform, support=np.float32([0, 5, 10]), priority=priority)
+        result = learner.update(table_batch((0, 0, 0, 1, 1, 1)))
+        assert_allclose(result.errors, [error], atol=1e-6)
+
+
 def test_the_papers_optimizer():
     config = Config(game="pong")
     learner = make_learner(config, learning_rate=config.learning_rate)

@@ -57,15 +57,15 @@ def test_arrays_are_normalised_alike():
 )
 def test_medians_of_the_papers_tables(agent, noop, human):
     for regime, median in (("noop", noop), ("human", human)):
-        scores = published(regime)[agent]
+        scores = published("paper", regime)[agent]
         assert len(scores) == 54
         percents = [human_normalised(game, score, regime) for game, score in scores.items()]
         assert round(float(np.median(percents)), 1) == median
 
 
 def test_the_paper_has_no_noop_scores_of_a3c():
-    assert set(published("human")) == set(PRINTED_MEDIANS)
-    assert set(published("human")) - set(published("noop")) == {"a3c"}
+    assert set(published("paper", "human")) == set(PRINTED_MEDIANS)
+    assert set(published("paper", "human")) - set(published("paper", "noop")) == {"a3c"}
 
 
 def test_data_name_their_sources():
@@ -77,3 +77,14 @@ def test_data_name_their_sources():
             lines = path.read_text().splitlines()
             widths = {len(row) for row in csv.reader(lines)}
             assert len(widths) == 1, path
+
+
+def test_atari100k_scores_are_of_no_op_starts_and_26_games():
+    scores = published("atari100k", "noop")
+    assert {agent: len(games) for agent, games in scores.items()} == {
+        "n20_data_efficient": 26,
+        "simple": 26,
+    }
+    assert scores["n20_data_efficient"]["qbert"] == 1152.9
+    assert scores["simple"]["pong"] == 12.8
+    assert published("atari100k", "human") == {}

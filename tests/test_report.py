@@ -105,7 +105,7 @@ def study(tmp_path_factory):
                     write_evaluation(folder, scores[-1], rng=rng)
                     write_evaluation(folder, scores[-1], protocol="paper/human")
     write_run(runs / "cart", [20.0, 150.0], protocol="gymnasium", environment="CartPole-v1")
-    write_report(runs=runs, out=out, is_published=True)
+    write_report(runs=runs, out=out, published="paper")
     return runs, out
 
 
@@ -193,7 +193,7 @@ def test_figures_say_what_they_are_made_of(study):
 
 def test_the_same_runs_give_the_same_bytes(study, tmp_path):
     runs, out = study
-    write_report(runs=runs, out=tmp_path, is_published=True)
+    write_report(runs=runs, out=tmp_path, published="paper")
     for path in out.rglob("*"):
         if path.is_file():
             assert path.read_bytes() == (tmp_path / path.relative_to(out)).read_bytes(), path
@@ -264,7 +264,7 @@ def test_mixed_protocols_are_refused_or_labelled(tmp_path):
 def test_sticky_scores_beside_the_papers_are_labelled(tmp_path):
     write_run(tmp_path / "run", [1.0, 2.0], protocol="sticky/noop")
     out = tmp_path / "out"
-    write_report(runs=tmp_path / "run", out=out, is_published=True, is_mixed=True)
+    write_report(runs=tmp_path / "run", out=out, published="paper", is_mixed=True)
     assert "Mixed protocols" in check_page(out)
     starts = {row["agent"]: row["starts"] for row in read_table(out, "aggregates")}
     assert starts["Rainbow"] == "no-op starts, sticky actions"

@@ -42,18 +42,18 @@ def protocol_title(protocol: str) -> str:
     return f"{title}, sticky actions" if rules == "sticky" else title
 
 
-def with_published(ends: Ends, games: set[str] | None) -> Ends:
-    """End scores and beside them the paper's, on the same games; None for all of its games."""
+def with_published(ends: Ends, games: set[str] | None, publication: str = "paper") -> Ends:
+    """End scores and beside them published ones, on the same games; None for all that there are."""
     result = {protocol: dict(agents) for protocol, agents in ends.items()}
     for regime in normalise.REGIMES:
         of_regime = result.setdefault(f"paper/{regime}", {})
-        for agent, scores in normalise.published(regime).items():
+        for agent, scores in normalise.published(publication, regime).items():
             chosen = {
                 game: [score] for game, score in scores.items() if games is None or game in games
             }
             if chosen:
-                name = agent if games is None else f"{agent} (paper)"
-                of_regime[name] = EndScores(chosen, frozenset({studies.PAPER}))
+                name = agent if games is None else f"{agent} ({publication})"
+                of_regime[name] = EndScores(chosen, frozenset({publication}))
     return {protocol: agents for protocol, agents in result.items() if agents}
 
 

@@ -21,6 +21,11 @@ PRINTED_MEDIANS: dict[str, tuple[float | None, float]] = {
     "noisy_dqn": (118, 102),
     "rainbow": (223, 153),
 }
+PUBLICATIONS = ("paper", "atari100k")
+_ATARI100K_COLUMNS = {
+    "DER_van_Hasselt_2019": "n20_data_efficient",
+    "SimPLe_Kaiser_2019": "simple",
+}
 _PAPER_COLUMNS = {
     "DQN": "dqn",
     "A3C": "a3c",
@@ -65,12 +70,17 @@ def human_normalised(game: str, score: float, regime: str) -> float | None:
     return None if reference is None else reference.percent(score)
 
 
-def published(regime: str) -> dict[str, dict[str, float]]:
-    """The paper's scores by agent and game."""
-    rows = _rows(f"rainbow_paper_{_COLUMNS[regime]}.csv")
+def published(publication: str, regime: str) -> dict[str, dict[str, float]]:
+    """Scores by agent and game: the Rainbow paper's, or those after 400K frames of no-op starts."""
+    if publication == "paper":
+        rows, columns = _rows(f"rainbow_paper_{_COLUMNS[regime]}.csv"), _PAPER_COLUMNS
+    elif regime == "noop":
+        rows, columns = _rows("atari100k_der.csv"), _ATARI100K_COLUMNS
+    else:
+        return {}
     return {
         agent: {row["game"]: float(row[column]) for row in rows}
-        for column, agent in _PAPER_COLUMNS.items()
+        for column, agent in columns.items()
         if column in rows[0]
     }
 

@@ -16,7 +16,6 @@ from rainbow_tf.scoring.runs import Run
 SNAPSHOT = "evaluate"
 BEST = "best in training"
 TRAINING = "training returns"
-PAPER = "paper"
 
 
 class Grid(NamedTuple):

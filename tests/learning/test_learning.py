@@ -2,19 +2,15 @@
 
 import pytest
 
+import rainbow_tf.flags as presets
 from rainbow_tf.config import Config
 from rainbow_tf.training.loop import train
 from rainbow_tf.training.parts import build_parts
 
-ALL_SIX = ()
-NONE = (
-    "--nodouble",
-    "--noprioritized",
-    "--nodueling",
-    "--nodistributional",
-    "--nonoisy",
-    "--n_step=1",
-)
+# Presets of agents that differ from full Rainbow by flags alone.
+AGENTS = [name for name in presets.names("*/*") if name not in ("baselines/a3c", "baselines/dqn")]
+# What does not fit CartPole: the network for screens.
+OTHERS = {"atari100k": ("--network=auto",)}
 
 
 def frames_to_reach(config: Config, mean_return: float, *, episodes: int) -> int | None:
@@ -30,26 +26,33 @@ def frames_to_reach(config: Config, mean_return: float, *, episodes: int) -> int
 
 
 @pytest.mark.learning
-@pytest.mark.parametrize("parts", [ALL_SIX, NONE], ids=["rainbow", "dqn"])
-def test_cartpole_soon_gets_better(preset, parts):
+@pytest.mark.parametrize(
+    "agent",
+    [
+        "rainbow",
+        "baselines/dqn",
+        *(pytest.param(name, marks=pytest.mark.long) for name in [*AGENTS, *OTHERS]),
+    ],
+)
+def test_cartpole_soon_gets_better(preset, agent):
     # A random player lasts about 22 steps.
-    config = preset("cartpole.cfg", "--frames=15000", *parts)
+    config = preset(agent, "--preset=cartpole", "--frames=15000", *OTHERS.get(agent, ()))
     assert frames_to_reach(config, 100, episodes=20) is not None
 
 
 @pytest.mark.learning
 def test_minatar_breakout_soon_gets_better(preset):
     # A random player scores about 0.5.
-    config = preset("minatar.cfg", "--frames=30000")
+    config = preset("minatar", "--frames=30000")
     assert frames_to_reach(config, 2.5, episodes=100) is not None
 
 
 @pytest.mark.learning
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize("parts", [ALL_SIX, NONE], ids=["rainbow", "dqn"])
-def test_cartpole_is_solved(preset, parts, seed):
-    config = preset("cartpole.cfg", f"--seed={seed}", *parts)
+@pytest.mark.parametrize("agent", ["rainbow", "baselines/dqn"])
+def test_cartpole_is_solved(preset, agent, seed):
+    config = preset(agent, "--preset=cartpole", f"--seed={seed}")
     assert config.frames == 100_000
     assert frames_to_reach(config, 450, episodes=20) is not None
 
@@ -57,6 +60,6 @@ def test_cartpole_is_solved(preset, parts, seed):
 @pytest.mark.learning
 @pytest.mark.long
 def test_minatar_breakout_is_learned(preset):
-    config = preset("minatar.cfg")
+    config = preset("minatar")
     assert config.frames == 250_000
     assert frames_to_reach(config, 8, episodes=100) is not None

@@ -8,8 +8,6 @@ import sys
 
 import pytest
 
-import rainbow_tf.flags
-
 
 def run(*arguments):
     result = subprocess.run(
@@ -20,11 +18,10 @@ def run(*arguments):
 
 
 def test_a_trained_policy_is_exported_and_scores_what_the_agent_scored(tmp_path):
-    flagfile = next(iter(rainbow_tf.flags.__path__)) + "/cartpole.cfg"
     models = tmp_path / "models"
     run(
         "rainbow_tf.main",
-        f"--flagfile={flagfile}",
+        "--preset=cartpole",
         "--frames=8000",
         "--eval_period_frames=4000",
         "--eval_frames=4000",
