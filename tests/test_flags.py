@@ -218,7 +218,8 @@ def built(monkeypatch):
 
     for name in ("Learner", "Replay", "Actor"):
         note(parts_module, name)
-    note(networks, "Network")
+    for name in ("Network", "ReturnHead"):
+        note(networks, name)
 
     def build(config):
         given.clear()
@@ -240,16 +241,17 @@ def test_an_ablation_changes_its_part_and_nothing_else(preset, built):
     assert changes == {
         "ablations/no_double": {"Learner.double"},
         "ablations/no_priority": {"Replay.prioritized"},
-        "ablations/no_dueling": {"Network.dueling"},
+        "ablations/no_dueling": {"ReturnHead.dueling"},
         "ablations/no_multi_step": {"Replay.n_step"},
         "ablations/no_distributional": {
-            "Network.num_atoms",
+            "ReturnHead.num_atoms",
             "Learner.support",
             "Learner.priority",
             "Actor.support",
         },
         "ablations/no_noisy": {
             "Network.noisy",
+            "ReturnHead.noisy",
             "Actor.noise",
             "early exploration",
             "late exploration",

@@ -96,12 +96,12 @@ def make_network(config: Config, spec: WorldSpec, *, seed: int, name: str) -> Ne
     """The network of the settings, built for the world."""
     make_head: Callable[..., keras.layers.Layer]
     if config.algorithm == "a3c":
-        make_head = functools.partial(PolicyHead, spec.num_actions)
+        make_head = functools.partial(PolicyHead, num_actions=spec.num_actions)
     else:
         make_head = functools.partial(
             ReturnHead,
-            spec.num_actions,
-            config.num_atoms if config.distributional else 1,
+            num_actions=spec.num_actions,
+            num_atoms=config.num_atoms if config.distributional else 1,
             dueling=config.dueling,
             noisy=config.noisy,
             sigma0=config.noisy_sigma,

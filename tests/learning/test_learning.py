@@ -11,6 +11,12 @@ from rainbow_tf.training.parts import build_parts
 AGENTS = [name for name in presets.names("*/*") if name not in ("baselines/a3c", "baselines/dqn")]
 # What does not fit CartPole: the network for screens.
 OTHERS = {"atari100k": ("--network=auto",)}
+# A norm of 40 clips CartPole's ends, of returns near 100, more than all else: values would soar.
+A3C_CARTPOLE = ("baselines/a3c", "--preset=cartpole", "--max_grad_norm=10000")
+A3C_MINATAR = (
+    *("baselines/a3c", "--preset=minatar"),
+    *("--learning_rate=0.002", "--rmsprop_epsilon=0.01"),
+)
 
 
 def frames_to_reach(config: Config, mean_return: float, *, episodes: int) -> int | None:
@@ -63,3 +69,25 @@ def test_minatar_breakout_is_learned(preset):
     config = preset("minatar")
     assert config.frames == 250_000
     assert frames_to_reach(config, 8, episodes=100) is not None
+
+
+@pytest.mark.learning
+def test_a3c_soon_gets_better_at_cartpole(preset):
+    config = preset(*A3C_CARTPOLE, "--frames=40000")
+    assert frames_to_reach(config, 100, episodes=20) is not None
+
+
+@pytest.mark.learning
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a3c_learns_cartpole(preset, seed):
+    config = preset(*A3C_CARTPOLE, "--frames=150000", f"--seed={seed}")
+    assert frames_to_reach(config, 195, episodes=20) is not None
+
+
+@pytest.mark.learning
+@pytest.mark.long
+def test_a3c_learns_minatar_breakout(preset):
+    config = preset(*A3C_MINATAR)
+    assert config.frames == 250_000
+    assert frames_to_reach(config, 3, episodes=100) is not None
