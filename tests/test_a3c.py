@@ -14,13 +14,21 @@ from rainbow_tf.agent.learner import DivergedError
 from rainbow_tf.baselines import a3c
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.environments.worlds import make_world
-from rainbow_tf.training.checkpoint import agent_variables, disk_bytes
+from rainbow_tf.training.checkpoint import (
+    Checkpointer,
+    agent_variables,
+    counters,
+    disk_bytes,
+    restore,
+)
+from rainbow_tf.training.evaluation import Evaluator
 from rainbow_tf.training.loop import train
 from rainbow_tf.training.metrics import Metrics
 from rainbow_tf.training.parts import build_parts
 from rainbow_tf.training.progress import describe
 from rainbow_tf.training.snapshot import values
-from rainbow_tf.types import StepOutput, WorldSpec
+from rainbow_tf.training.storage import CHECKPOINTS, CheckpointStore
+from rainbow_tf.types import BEGINNING, StepOutput, WorldSpec
 
 
 def settings(**changes):
@@ -537,3 +545,64 @@ def test_the_network_is_that_of_the_paper():
     assert logits.shape == (1, 6)
     assert value.shape == (1,)
     world.close()
+
+
+class Run:
+    """A run without a command line, which may go on from its checkpoint."""
+
+    def __init__(self, config, start=BEGINNING):
+        self.config = config
+        self.crew = build_parts(config, start.steps)
+        self.store = CheckpointStore(config.folder / CHECKPOINTS)
+        metrics = Metrics(
+            config=config,
+            network=self.crew.learner.online,
+            replay=self.crew.replay,
+            frames=start.steps,
+            say=print,
+        )
+        evaluator = Evaluator(
+            config=config, parts=self.crew, metrics=metrics, is_stopping=lambda: False, say=print
+        )
+        self.checkpointer = Checkpointer(
+            config=config,
+            store=self.store,
+            parts=self.crew,
+            metrics=metrics,
+            evaluator=evaluator,
+            say=print,
+        )
+        self.metrics = metrics
+
+    @classmethod
+    def resumed(cls, config):
+        checkpoint, problems = CheckpointStore(config.folder / CHECKPOINTS).newest_whole()
+        assert problems == []
+        run = cls(config, counters(checkpoint))
+        restore(run.crew, run.store, checkpoint)
+        return run, counters(checkpoint)
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_a_resumed_run_is_the_one_that_was_saved(tmp_path, num_envs):
+    config = settings(num_envs=num_envs, run_dir=str(tmp_path))
+    first = Run(config)
+    tick = next(train(config, first.crew))
+    first.checkpointer.save(tick.counters)
+    (one, start), (two, _) = Run.resumed(config), Run.resumed(config)
+    assert start == tick.counters
+    saved = values(agent_variables(first.crew))
+    assert any(name.startswith("optimizer") for name in saved)
+    for name, value in values(agent_variables(one.crew)).items():
+        np.testing.assert_array_equal(value, saved[name], err_msg=name)
+    for name, rng in one.crew.generators.items():
+        assert rng.bit_generator.state == first.crew.generators[name].bit_generator.state
+    if num_envs == 1:
+        # What goes on from it is settled too.
+        ends = [list(train(config, run.crew, start))[-1] for run in (one, two)]
+        assert ends[0].counters == ends[1].counters
+        assert ends[0].counters.steps >= config.frames
+        for name, value in values(agent_variables(one.crew)).items():
+            np.testing.assert_array_equal(value, agent_variables(two.crew)[name], err_msg=name)
+    for run in (first, one, two):
+        run.metrics.close()
