@@ -2,6 +2,9 @@
 
 import dataclasses
 import itertools
+import signal
+import subprocess
+import sys
 import threading
 import time
 from concurrent import futures
@@ -10,10 +13,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from rainbow_tf.agent.layers import PolicyHead
 from rainbow_tf.agent.learner import DivergedError
 from rainbow_tf.baselines import a3c
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.environments.worlds import make_world
+from rainbow_tf.export.check import check_version
+from rainbow_tf.export.saved_model import Training, export_policy
 from rainbow_tf.training.checkpoint import (
     Checkpointer,
     agent_variables,
@@ -125,6 +131,18 @@ def test_a_policy_that_is_sure_has_finite_gradients():
             logits, tf.zeros(1), tf.constant([1]), tf.ones(1), entropy_cost=1.0
         )
     assert np.isfinite(tape.gradient(loss, logits)).all()
+
+
+def test_the_head_can_be_made_again():
+    arguments = {"num_actions": 3, "hidden_units": 4, "seed": 11, "name": "head"}
+    layer = PolicyHead(**arguments)
+    inputs = np.random.default_rng(1).normal(size=(2, 5)).astype(np.float32)
+    outputs = layer(inputs)
+    assert tuple(output.shape for output in outputs) == layer.compute_output_shape((2, 5))
+    config = layer.get_config()
+    assert {name: config[name] for name in arguments} == arguments
+    for output, same in zip(outputs, PolicyHead.from_config(config)(inputs), strict=True):
+        np.testing.assert_array_equal(output, same)
 
 
 # Acting.
@@ -606,3 +624,46 @@ def test_a_resumed_run_is_the_one_that_was_saved(tmp_path, num_envs):
             np.testing.assert_array_equal(value, agent_variables(two.crew)[name], err_msg=name)
     for run in (first, one, two):
         run.metrics.close()
+
+
+def test_the_exported_policy(crew, tmp_path):
+    network = crew.learner.online
+    export = export_policy(
+        network, config=settings(), spec=crew.spec, training=Training(), output_dir=tmp_path
+    )
+    assert export.signatures == ("serving_default", "metadata")
+    assert check_version(export.folder) == []
+    model = tf.saved_model.load(str(export.folder))
+    observations = np.random.default_rng(1).normal(size=(5, 4)).astype(np.float32)
+    answer = model.signatures["serving_default"](tf.constant(observations))
+    logits, value = network(observations[:, None])
+    assert answer.keys() == {"actions", "probabilities", "values"}
+    np.testing.assert_array_equal(answer["actions"], np.argmax(logits, axis=1))
+    np.testing.assert_allclose(answer["probabilities"], tf.nn.softmax(logits), rtol=1e-5)
+    np.testing.assert_allclose(answer["values"], value, rtol=1e-5, atol=1e-6)
+    facts = model.signatures["metadata"](tf.constant([0]))
+    assert facts["algorithm"].numpy() == [b"a3c"]
+
+
+def test_a_stop_is_prompt_and_keeps_the_run(tmp_path):
+    folder = tmp_path / "run"
+    flags = ["--algorithm=a3c", "--environment=CartPole-v1", "--num_envs=4", "--frames=100000000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rainbow_tf.main", *flags, f"--run_dir={folder}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 240
+    while not (folder / "train.csv").exists():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    assert "Traceback" not in stderr
+    frames = int(stdout.split("Stopped after ")[1].split(" frames")[0].replace(",", ""))
+    checkpoint, _ = CheckpointStore(folder / CHECKPOINTS).newest_whole()
+    assert checkpoint.state["frames"] == frames > 0
