@@ -13,7 +13,7 @@ VERSION = next(
 MINATAR = ["minatar>=1.0.15"]
 SERVING = ["tensorflow-serving-api>=2.20,<2.22"]
 RECORD = ["pygame-ce>=2.5"]
-VIDEO = ["gymnasium[classic-control]>=1.3", "imageio[ffmpeg]>=2.37"]
+VIDEO = ["gymnasium[classic-control]>=1.3", "imageio-ffmpeg>=0.6"]
 
 setup(
     name="rainbow_tf",
@@ -43,6 +43,7 @@ setup(
         "lz4>=4.3",
         "matplotlib>=3.9",
         "numpy>=2.1",
+        "pillow>=10.3",
         "psutil>=5.9",
         "tensorboard>=2.20",
         "tensorflow>=2.20,<2.22",
@@ -50,6 +51,7 @@ setup(
         "tf-keras>=2.20,<2.22",
         "tqdm>=4.66",
     ],
+    entry_points={"console_scripts": ["rainbow-tf = rainbow_tf.cli:main"]},
     extras_require={
         "minatar": MINATAR,
         "ray": ["ray[default]>=2.60"],

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from absl import app, flags
+from absl import flags
 
 from rainbow_tf import config as config_module
 from rainbow_tf.config import ConfigError, define_snapshot_flags, wants_best
-from rainbow_tf.startup import errors_as_sentences, load_tensorflow
+from rainbow_tf.startup import errors_as_sentences, load_tensorflow, run_command
 from rainbow_tf.training.folder import read_config
 
 FLAGS = flags.FLAGS
@@ -59,4 +59,4 @@ def main(arguments: list[str]) -> None:
 if __name__ == "__main__":
     define_flags()
     flags.adopt_module_key_flags(config_module)
-    app.run(main)
+    run_command(main)

@@ -10,7 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from absl import app, logging
+from absl import logging
+
+from rainbow_tf.config import ConfigError
+from rainbow_tf.startup import errors_as_sentences, run_command
 
 WARMUP_FILE = Path("assets.extra", "tf_serving_warmup_requests")
 
@@ -35,14 +38,15 @@ print(json.dumps(check.check_version(pathlib.Path(sys.argv[1]))))
 
 def main(arguments: list[str]) -> None:
     """Prints one sentence per finding; the exit code is 1 if a version cannot be served."""
-    if len(arguments) != 2:
-        sys.exit(
-            "rainbow_tf: give one folder, as in python -m rainbow_tf.export.check models/qbert"
-        )
-    folder = Path(arguments[1])
-    versions, problems = find_versions(folder)
-    for version in versions:
-        problems += [f"{version}: {problem}" for problem in check_apart(version)]
+    with errors_as_sentences("interrupted."):
+        if len(arguments) != 2:
+            raise ConfigError(
+                "give one folder, as in python -m rainbow_tf.export.check models/qbert"
+            )
+        folder = Path(arguments[1])
+        versions, problems = find_versions(folder)
+        for version in versions:
+            problems += [f"{version}: {problem}" for problem in check_apart(version)]
     for path in leftovers(folder):
         print(f"Note: {path} was left by an export that was interrupted; delete it.")
     if problems:
@@ -268,4 +272,4 @@ def _printable(text: str) -> str:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    run_command(main)

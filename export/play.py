@@ -3,6 +3,7 @@
 python -m rainbow_tf.export.play --server=localhost:8500 --game=qbert --episodes=5
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 from tqdm import tqdm
 
 from rainbow_tf import config as config_module
@@ -29,12 +30,12 @@ from rainbow_tf.export.client import (
     newest_version,
 )
 from rainbow_tf.games import GAMES
-from rainbow_tf.startup import errors_as_sentences, load_tensorflow
+from rainbow_tf.startup import errors_as_sentences, load_tensorflow, run_command
+from rainbow_tf.training.video import SMALL, check_video, enlarged, frames_per_second, video
 
 # What a model may say of the world it was trained in, and a flag may say otherwise.
 _RULES = ("protocol", "action_repeat", "frame_stack", "noop_max", "max_episode_frames")
 _SETTINGS = ("game", "environment", "seed", *_RULES)
-_VIDEO_HEIGHT = 420
 
 
 class Episode(NamedTuple):
@@ -109,46 +110,6 @@ def play(
         output = world.step(np.zeros(1, np.int32))  # a restart, whatever the action
 
 
-class Video:
-    """Writes screens to an .mp4 or .gif as they come."""
-
-    def __init__(self, path: str, frames_per_second: int):
-        try:
-            import imageio.v2 as imageio
-        except ImportError as error:
-            raise _needs_video_extra(path) from error
-        if Path(path).suffix not in (".mp4", ".gif"):
-            raise ConfigError(f"--video={path} must end in .mp4 or .gif.")
-        try:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            if Path(path).suffix == ".gif":
-                writer = imageio.get_writer(path, duration=1000 / frames_per_second, loop=0)
-            else:
-                writer = imageio.get_writer(path, fps=frames_per_second, macro_block_size=2)
-        except OSError as error:
-            raise ConfigError(
-                f"--video={path} cannot be written ({error.strerror}); give another file."
-            ) from error
-        except (ImportError, ValueError) as error:  # no ffmpeg
-            raise _needs_video_extra(path) from error
-        self._writer = writer
-
-    def add(self, screen: np.ndarray) -> None:
-        """Adds a screen [H, W, 3], made larger if it is small."""
-        scale = max(1, _VIDEO_HEIGHT // len(screen))
-        screen = screen.repeat(scale, axis=0).repeat(scale, axis=1)
-        height, width, _ = screen.shape
-        self._writer.append_data(screen[: height - height % 2, : width - width % 2])
-
-    def close(self) -> None:
-        """Ends the file."""
-        self._writer.close()
-
-
-def _needs_video_extra(path: str) -> ConfigError:
-    return ConfigError(f'--video={path} needs imageio; pip install "rainbow_tf[video]".')
-
-
 def main(arguments: list[str]) -> None:
     """Plays and prints; what a user can mend ends in one sentence."""
     with errors_as_sentences("interrupted."):
@@ -162,6 +123,8 @@ def run(values: flags.FlagValues) -> None:
     given: dict[str, Any] = {name: values[name].value for name in _SETTINGS if values[name].present}
     if "game" in given or "environment" in given:
         Config(**given)  # refused before TensorFlow is loaded
+    if values.video is not None:
+        check_video(Path(values.video))
     policy = _find_policy(values, given)
     policy.signature()
     about = _ask_about(policy)
@@ -174,21 +137,23 @@ def run(values: flags.FlagValues) -> None:
         screens=values.video is not None,
     )
     player = Player(policy, world, values.alpha)
-    video = None
-    if values.video is not None:
-        # An Atari agent step is several frames of 60 in a second.
-        video = Video(values.video, max(1, 60 // config.action_repeat) if config.game else 30)
     print(f"{config.game or config.environment} with {policy.name[0].lower()}{policy.name[1:]}")
     bar = tqdm(unit="step", file=sys.stderr, mininterval=0.5 if sys.stderr.isatty() else 30.0)
 
     def watch(score: float) -> None:
         bar.update()
         bar.set_postfix_str(f"score {score:g}", refresh=False)
-        if video is not None:
-            video.add(world.screen())
+        if writer is not None:
+            writer.add(_even(enlarged(world.screen(), height=SMALL, width=2 * SMALL)))
 
     scores = []
-    try:
+    with contextlib.ExitStack() as ends:
+        for part in (policy, world, bar):
+            ends.callback(part.close)
+        writer = None
+        if values.video is not None:
+            rate = frames_per_second(config)
+            writer = ends.enter_context(video(Path(values.video), frames_per_second=rate))
         for episode in play(player, world, episodes=values.episodes, watch=watch):
             scores.append(episode.score)
             bar.write(
@@ -196,17 +161,11 @@ def run(values: flags.FlagValues) -> None:
                 f"{episode.length:,} steps",
                 file=sys.stdout,
             )
-    finally:
-        bar.close()
-        if video is not None:
-            video.close()
-        world.close()
-        policy.close()
     print(_summary(scores, player.seconds))
     if "score" in about and np.isfinite(about["score"]).all():
         protocol = f" ({_text(about['score_protocol'])})" if "score_protocol" in about else ""
         print(f"score in its run: {float(np.ravel(about['score'])[0]):g}{protocol}")
-    if video is not None:
+    if values.video is not None:
         print(f"video: {values.video}")
 
 
@@ -268,6 +227,11 @@ def _summary(scores: list[float], seconds: list[float]) -> str:
     )
 
 
+def _even(picture: np.ndarray) -> np.ndarray:
+    height, width, _ = picture.shape
+    return picture[: height - height % 2, : width - width % 2]
+
+
 def _text(value: np.ndarray) -> str:
     return np.ravel(value)[0].decode()
 
@@ -293,10 +257,12 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "retries", 5, "Further tries when no server answers, with growing waits.", lower_bound=0
     )
-    flags.DEFINE_string("video", None, "Write what is played to this .mp4 or .gif file.")
+    flags.DEFINE_string(
+        "video", None, "Write what is played to this .mp4 file, or the first minute to this .gif."
+    )
 
 
 if __name__ == "__main__":
     define_flags()
     flags.adopt_module_key_flags(config_module)
-    app.run(main)
+    run_command(main)

@@ -19,13 +19,13 @@ from typing import NamedTuple
 
 import numpy as np
 import psutil
-from absl import app, flags
+from absl import flags
 
 from rainbow_tf import config as config_module
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.environments.worlds import make_world
 from rainbow_tf.replay.replay import Replay, replay_bytes
-from rainbow_tf.startup import load_tensorflow
+from rainbow_tf.startup import errors_as_sentences, load_tensorflow, run_command
 from rainbow_tf.training.storage import CHECKPOINTS, CheckpointStore
 from rainbow_tf.types import Counters, WorldSpec
 
@@ -406,16 +406,19 @@ SECTIONS: dict[str, Callable[[Config, int], Iterator[Figure]]] = {
 
 
 def main(arguments: list[str]) -> None:
-    """Runs the sections, prints a table as it goes, and writes it if asked."""
-    del arguments
-    try:
+    """Checks the flags, then measures; what a user can mend ends in one sentence."""
+    with errors_as_sentences("interrupted; no figures were written."):
+        if len(arguments) > 1:
+            raise ConfigError(f"'{arguments[1]}' is not a flag; give --only=learner, say.")
         names = flags.FLAGS.only or list(SECTIONS)
         unknown = [name for name in names if name not in SECTIONS]
         if unknown:
             raise ConfigError(f"--only={unknown[0]} is unknown; choose of {', '.join(SECTIONS)}.")
-        config = config_module.from_flags()
-    except ConfigError as error:
-        sys.exit(f"rainbow_tf: {error}")
+        run(config_module.from_flags(), names)
+
+
+def run(config: Config, names: list[str]) -> None:
+    """Runs the sections, prints a table as it goes, and writes it if asked."""
     load_tensorflow()
     figures = []
     for name in names:
@@ -435,4 +438,4 @@ if __name__ == "__main__":
     flags.DEFINE_list("only", None, f"Sections to run: {', '.join(SECTIONS)}; all by default.")
     flags.DEFINE_string("json", None, "File to write the figures to.")
     flags.DEFINE_integer("repeats", 30, "Measurements of every figure.", lower_bound=3)
-    app.run(main)
+    run_command(main)

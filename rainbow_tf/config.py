@@ -248,6 +248,12 @@ class Config:
         minimum=1,
         may_change=True,
     )
+    record_period_frames: int = _setting(
+        0,
+        "Frames between short films of the policy, in videos/ and TensorBoard; 0 for none.",
+        minimum=0,
+        may_change=True,
+    )
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

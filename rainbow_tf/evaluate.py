@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 from tqdm import tqdm
 
 from rainbow_tf import config as config_module
@@ -22,7 +22,7 @@ from rainbow_tf.environments import starts as starts_module
 from rainbow_tf.environments.start_world import StartWorld
 from rainbow_tf.environments.starts import StartFile
 from rainbow_tf.environments.worlds import World, make_world
-from rainbow_tf.startup import errors_as_sentences, load_tensorflow
+from rainbow_tf.startup import errors_as_sentences, load_tensorflow, run_command
 from rainbow_tf.training.folder import read_config
 from rainbow_tf.training.storage import write_atomically
 
@@ -287,4 +287,4 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
 if __name__ == "__main__":
     define_flags()
     flags.adopt_module_key_flags(config_module)
-    app.run(main)
+    run_command(main)

@@ -6,12 +6,12 @@ import signal
 import sys
 from pathlib import Path
 
-from absl import app, flags
+from absl import flags
 
 import rainbow_tf.flags as presets
 from rainbow_tf import config as config_module
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.startup import errors_as_sentences, load_tensorflow
+from rainbow_tf.startup import load_tensorflow, run_command
 from rainbow_tf.training.folder import RunFolder, check_folder, check_settings, resumes
 from rainbow_tf.training.storage import (
     CHECKPOINTS,
@@ -21,6 +21,7 @@ from rainbow_tf.training.storage import (
     CheckpointStore,
     kept_best,
 )
+from rainbow_tf.training.video import VIDEOS, check_video
 from rainbow_tf.types import BEGINNING
 
 FLAGS = flags.FLAGS
@@ -47,11 +48,6 @@ def main(arguments: list[str]) -> None:
         sys.exit("rainbow_tf: interrupted before training began; nothing was changed.")
 
 
-def _parse(arguments: list[str]) -> list[str]:
-    with errors_as_sentences("interrupted before training began; nothing was changed."):
-        return app.parse_flags_with_usage(presets.expand(arguments))
-
-
 def _list_presets() -> None:
     width = max(map(len, presets.names()))
     for name in presets.names():
@@ -69,6 +65,8 @@ def run(config: Config) -> None:
             "give a larger --frames to go on, or --restart to begin again."
         )
         return
+    if config.record_period_frames > 0:
+        check_video(config.folder / VIDEOS / "0.mp4")
     # TensorFlow takes seconds to load: settings are checked before it.
     load_tensorflow(config.tensorflow_threads)
     from rainbow_tf.agent.learner import DivergedError
@@ -79,6 +77,7 @@ def run(config: Config) -> None:
     from rainbow_tf.training.metrics import Metrics
     from rainbow_tf.training.parts import build_parts
     from rainbow_tf.training.progress import ProgressBar, describe
+    from rainbow_tf.training.recorder import Recorder
 
     start = BEGINNING if checkpoint is None else checkpoint_module.counters(checkpoint)
     parts = build_parts(config, start.steps)
@@ -111,6 +110,14 @@ def run(config: Config) -> None:
     checkpointer = checkpoint_module.Checkpointer(
         config=config, store=store, parts=parts, metrics=metrics, evaluator=evaluator, say=bar.say
     )
+    recorder = Recorder(
+        config=config,
+        parts=parts,
+        metrics=metrics,
+        frames=frames,
+        is_stopping=lambda: stop.requested,
+        say=bar.say,
+    )
     if checkpoint is not None:
         store.discard_newer(checkpoint.number)
         checkpointer.resume(checkpoint)
@@ -129,6 +136,7 @@ def run(config: Config) -> None:
             checkpointer.observe(tick, now=evaluated or stop.requested)
             if evaluated:
                 evaluator.keep_best(frames)
+            recorder.observe(frames)
             if stop.requested:
                 break
         checkpointer.save(reached)
@@ -212,4 +220,4 @@ if __name__ == "__main__":
         "wins, and other flags win over all of them.",
     )
     flags.DEFINE_bool("list_presets", False, "Print the presets, a sentence each, and end.")
-    app.run(main, flags_parser=_parse)
+    run_command(main, rewrite=presets.expand)

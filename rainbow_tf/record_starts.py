@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 from tqdm import tqdm
 
 from rainbow_tf import config as config_module
 from rainbow_tf.config import Config, ConfigError, define_snapshot_flags, wants_best
 from rainbow_tf.environments import starts
 from rainbow_tf.environments.starts import RecorderSettings, Recording, Trajectory
-from rainbow_tf.startup import errors_as_sentences, load_tensorflow
+from rainbow_tf.startup import errors_as_sentences, load_tensorflow, run_command
 from rainbow_tf.training.folder import read_config
 from rainbow_tf.training.storage import write_atomically
 
@@ -296,4 +296,4 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
 if __name__ == "__main__":
     define_flags()
     flags.adopt_module_key_flags(config_module)
-    app.run(main)
+    run_command(main)

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from absl import app, flags
+from absl import flags
 
 from rainbow_tf import __version__
 from rainbow_tf.config import ConfigError
 from rainbow_tf.scoring import chapters, normalise, study
 from rainbow_tf.scoring.page import Page
 from rainbow_tf.scoring.runs import Run, read_runs
-from rainbow_tf.startup import errors_as_sentences
+from rainbow_tf.startup import errors_as_sentences, run_command
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
@@ -118,4 +118,4 @@ def _title(runs: list[Run], published: str | None) -> tuple[str, str]:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    run_command(main)

@@ -1,12 +1,50 @@
 """How a command starts and ends: TensorFlow without its notes, errors as one sentence."""
 
 import contextlib
+import difflib
 import os
+import re
+import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+
+from absl import app, flags
 
 from rainbow_tf.config import ConfigError
+
+
+def run_command(
+    main: Callable[[list[str]], None], *, rewrite: Callable[[list[str]], list[str]] = list
+) -> None:
+    """Parses the flags, once they are rewritten, and runs a command.
+
+    A flag that cannot be used ends in one sentence.
+    """
+    app.run(main, flags_parser=lambda arguments: _parse(arguments, rewrite))
+
+
+def _parse(arguments: list[str], rewrite: Callable[[list[str]], list[str]]) -> list[str]:
+    try:
+        return flags.FLAGS(rewrite(arguments))
+    except ConfigError as error:
+        sys.exit(f"rainbow_tf: {error}")
+    except flags.UnrecognizedFlagError as error:
+        close = difflib.get_close_matches(error.flagname, list(flags.FLAGS), n=1)
+        hint = f"did you mean --{close[0]}?" if close else "--help lists them."
+        sys.exit(f"rainbow_tf: --{error.flagname} is not a flag; {hint}")
+    except (flags.Error, ValueError) as error:  # a ValueError for --noflag=value
+        found = re.fullmatch(r"flag (--(\w+)=.*?): .*", str(error), re.DOTALL)
+        if found is None:
+            sys.exit(f"rainbow_tf: {str(error).removeprefix('ERROR:: ')}; --help lists the flags.")
+        wanted = _wanted(flags.FLAGS[found[2]])
+        sys.exit(f"rainbow_tf: {found[1]} cannot be used; it must be {wanted}.")
+
+
+def _wanted(flag: flags.Flag) -> str:
+    if isinstance(flag.parser, flags.EnumParser):
+        return " or ".join(flag.parser.enum_values)
+    return "true or false" if flag.boolean else str(flag.parser.syntactic_help)
 
 
 @contextlib.contextmanager
@@ -38,13 +76,42 @@ def _standard_error_held() -> Iterator[None]:
             os.close(original)
 
 
+@contextlib.contextmanager
+def _interrupt_kept() -> Iterator[None]:
+    """Makes a Ctrl-C inside a KeyboardInterrupt, whatever the code there makes of it.
+
+    A native module that is interrupted when it is imported raises ImportError.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # ignored, or answered by somebody else
+        return
+    came = False
+
+    def note(number: int, frame: object) -> None:
+        nonlocal came
+        came = True
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    except Exception:
+        if not came:
+            raise
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if came:
+        raise KeyboardInterrupt
+
+
 def load_tensorflow(threads: int | None = None) -> None:
     """Imports TensorFlow, bounds its threads and lets a GPU's memory grow as it is needed.
 
     Parts of TensorFlow log before its log level is read, so the level alone does not help.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    with _standard_error_held():
+    with _interrupt_kept(), _standard_error_held():
+        import keras  # noqa: F401
         import tensorflow as tf
         import tensorflow_probability  # noqa: F401
 

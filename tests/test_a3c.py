@@ -161,9 +161,7 @@ def policy_actor(logits, seed=1):
         lanes = tf.shape(observation)[0]
         return tf.repeat(tf.constant([logits], tf.float32), lanes, axis=0), observation[:, 0, 0]
 
-    return a3c.PolicyActor(
-        network=network, num_actions=len(logits), rng=np.random.default_rng(seed)
-    )
+    return a3c.PolicyActor(network=network, rng=np.random.default_rng(seed))
 
 
 def test_the_policy_actor():
@@ -175,6 +173,9 @@ def test_the_policy_actor():
     # Of the random half, a quarter is the sure action again.
     explored = policy_actor(sure).act(observation, epsilon=0.5)
     assert np.mean(explored == 1) == pytest.approx(0.5 + 0.5 / 4, abs=0.02)
+    judgement = policy_actor([0.0, np.log(3)]).judge(observation[:1])
+    np.testing.assert_allclose(judgement.values, [[0.25, 0.75]], rtol=1e-6)
+    assert judgement.probs is None
     even = [0.0] * 4
     one, same, other = (policy_actor(even, seed).act(observation) for seed in (1, 1, 2))
     np.testing.assert_array_equal(one, same)

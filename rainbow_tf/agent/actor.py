@@ -1,10 +1,21 @@
 """Chooses actions for E lanes."""
 
+from typing import NamedTuple
+
 import numpy as np
 import tensorflow as tf
 
 from rainbow_tf.agent.losses import q_values
 from rainbow_tf.agent.networks import Network
+
+
+class Judgement(NamedTuple):
+    """What an actor makes of E observations; exploring changes its actions alone."""
+
+    actions: np.ndarray  # [E] int32
+    values: np.ndarray  # [E, A] that it chooses by: mean returns, or probabilities
+    state_values: np.ndarray  # [E]
+    probs: np.ndarray | None  # [E, A, N] of the returns; None for agents without a support
 
 
 class Actor:
@@ -25,7 +36,7 @@ class Actor:
         self._noise = noise
         self.rng = rng
         self._greedy = tf.function(self._greedy_actions, jit_compile=True, autograph=False)
-        self._judge = tf.function(self._actions_and_values, jit_compile=True, autograph=False)
+        self._judge = tf.function(self._judgement, jit_compile=True, autograph=False)
 
     def act(self, observation: np.ndarray, epsilon: float = 0.0) -> np.ndarray:
         """Actions [E] for observations [E, S, *frame]; each is random with chance epsilon."""
@@ -36,8 +47,19 @@ class Actor:
         self, observation: np.ndarray, epsilon: float = 0.0
     ) -> tuple[np.ndarray, np.ndarray]:
         """Actions as of `act`, and the largest mean return [E] that each observation promises."""
-        actions, values = self._judge(tf.convert_to_tensor(observation))
-        return self._explore(actions.numpy(), epsilon), values.numpy()
+        judgement = self.judge(observation, epsilon)
+        return judgement.actions, judgement.state_values
+
+    def judge(self, observation: np.ndarray, epsilon: float = 0.0) -> Judgement:
+        """Actions as of `act`, with all that they were chosen by."""
+        actions, values, probs = self._judge(tf.convert_to_tensor(observation))
+        values = values.numpy()
+        return Judgement(
+            self._explore(actions.numpy(), epsilon),
+            values,
+            values.max(axis=1),
+            None if probs is None else probs.numpy(),
+        )
 
     def _explore(self, actions: np.ndarray, epsilon: float) -> np.ndarray:
         if epsilon > 0:
@@ -47,12 +69,14 @@ class Actor:
         return actions
 
     def _greedy_actions(self, observation: tf.Tensor) -> tf.Tensor:
-        return tf.argmax(self._q_values(observation), axis=1, output_type=tf.int32)
+        values = q_values(self._support, self._outputs(observation))
+        return tf.argmax(values, axis=1, output_type=tf.int32)
 
-    def _actions_and_values(self, observation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        values = self._q_values(observation)  # [E, A]
-        return tf.argmax(values, axis=1, output_type=tf.int32), tf.reduce_max(values, axis=1)
+    def _judgement(self, observation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
+        outputs = self._outputs(observation)  # [E, A, N]
+        values = q_values(self._support, outputs)  # [E, A]
+        actions = tf.argmax(values, axis=1, output_type=tf.int32)
+        return actions, values, None if self._support is None else tf.nn.softmax(outputs)
 
-    def _q_values(self, observation: tf.Tensor) -> tf.Tensor:
-        outputs = self._network(observation, training=self._noise, noise_per_example=self._noise)
-        return q_values(self._support, outputs)
+    def _outputs(self, observation: tf.Tensor) -> tf.Tensor:
+        return self._network(observation, training=self._noise, noise_per_example=self._noise)

@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from rainbow_tf.agent.actor import Judgement
 from rainbow_tf.agent.learner import DivergedError, make_optimizer
 from rainbow_tf.agent.networks import Network, make_network
 from rainbow_tf.agent.schedules import linear
@@ -84,8 +85,7 @@ def sample(logits: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 class PolicyActor:
     """Draws actions for E lanes from the policy, as A3C is evaluated."""
 
-    def __init__(self, *, network: Network, num_actions: int, rng: np.random.Generator):
-        self._num_actions = num_actions
+    def __init__(self, *, network: Network, rng: np.random.Generator):
         self.rng = rng
         self._judge = tf.function(network, jit_compile=True, autograph=False)
 
@@ -97,11 +97,18 @@ class PolicyActor:
         self, observation: np.ndarray, epsilon: float = 0.0
     ) -> tuple[np.ndarray, np.ndarray]:
         """Actions as of `act`, and the return [E] that the policy expects."""
-        logits, values = self._judge(tf.convert_to_tensor(observation))
+        judgement = self.judge(observation, epsilon)
+        return judgement.actions, judgement.state_values
+
+    def judge(self, observation: np.ndarray, epsilon: float = 0.0) -> Judgement:
+        """Actions as of `act`, with the probabilities that they were drawn by."""
+        logits, state_values = self._judge(tf.convert_to_tensor(observation))
         logits = logits.numpy()
         if epsilon > 0:
             logits[self.rng.random(len(logits)) < epsilon] = 0
-        return sample(logits, self.rng), values.numpy()
+        probs = np.exp(logits - logits.max(axis=1, keepdims=True))
+        probs /= probs.sum(axis=1, keepdims=True)
+        return Judgement(sample(logits, self.rng), probs, state_values.numpy(), probs=None)
 
 
 class SharedLearner:
@@ -361,9 +368,7 @@ def build_crew(config: Config, start_steps: int = 0) -> Crew:
             for world, rng in zip(worlds, rngs, strict=True)
         ],
         learner=learner,
-        evaluation_actor=PolicyActor(
-            network=network, num_actions=spec.num_actions, rng=evaluation_rng
-        ),
+        evaluation_actor=PolicyActor(network=network, rng=evaluation_rng),
     )
 
 

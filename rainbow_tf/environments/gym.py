@@ -2,6 +2,7 @@
 
 import difflib
 import functools
+import os
 import warnings
 
 import gymnasium
@@ -24,6 +25,9 @@ class GymWorld:
                 f"--environment={config.environment} would not follow the paper's Atari rules; "
                 "give --game with the snake-case name instead, such as --game=qbert."
             )
+        if screens:
+            # Drawn to an array: the drawing library need not look for a display, and complain.
+            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
         if config.environment.startswith("MinAtar/"):
             _register_minatar()
         self._make = functools.partial(
@@ -98,7 +102,7 @@ class GymWorld:
         except gymnasium.error.DependencyNotInstalled as error:
             raise ConfigError(
                 f"{env.spec.id if env.spec else 'The environment'} cannot be drawn "
-                f"({_one_line(error)}); install what it needs, or leave --video out."
+                f"({_one_line(error)}); install what it needs to be seen."
             ) from error
         # MinAtar's colours are shares of one.
         return screen if screen.dtype == np.uint8 else (255 * screen).astype(np.uint8)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from tensorboard.plugins.image.metadata import create_summary_metadata
 
 from rainbow_tf.agent.networks import Network
 from rainbow_tf.config import Config
@@ -263,12 +264,25 @@ class Metrics:
         else:
             self._failing.discard(file)
 
+    def show_film(self, frames: int, gif: bytes, *, height: int, width: int) -> None:
+        """Puts an animated picture among TensorBoard's images, which its browser plays."""
+        # As `tf.summary.image` does, which would encode a PNG.
+        image = tf.constant([str(width).encode(), str(height).encode(), gif])
+        with self._drawing(frames):
+            tf.summary.write("film", image, metadata=create_summary_metadata("film", ""))
+
     def _draw(self, frames: int, points: dict) -> None:
+        with self._drawing(frames):
+            for name, value in points.items():
+                if value is not None:
+                    tf.summary.scalar(name, value)
+
+    @contextlib.contextmanager
+    def _drawing(self, frames: int) -> Iterator[None]:
+        """Sends what is drawn to TensorBoard; a disk that does not take it is told."""
         try:
             with self._board.as_default(step=frames):
-                for name, value in points.items():
-                    if value is not None:
-                        tf.summary.scalar(name, value)
+                yield
             self._board.flush()
         except tf.errors.OpError as error:
             reason = error.message.splitlines()[0].rsplit("; ")[-1]

@@ -22,8 +22,8 @@ class Parts(NamedTuple):
     world: World
     replay: Replay
     learner: Learner
-    actor: Actor
-    evaluation_actor: Actor
+    actor: Actor | a3c.PolicyActor
+    evaluation_actor: Actor | a3c.PolicyActor
 
     @property
     def spec(self) -> WorldSpec:
@@ -93,8 +93,10 @@ def build_rainbow(config: Config, start_steps: int = 0) -> Parts:
 
 def make_actor(
     config: Config, network: Network, spec: WorldSpec, *, noise: bool, rng: np.random.Generator
-) -> Actor:
-    """Rainbow's actor, with noise where the network has some."""
+) -> Actor | a3c.PolicyActor:
+    """What plays by a network of the settings, with noise where the network has some."""
+    if config.algorithm == "a3c":
+        return a3c.PolicyActor(network=network, rng=rng)
     return Actor(
         network=network,
         support=make_support(config),

@@ -31,6 +31,4 @@ def load_actor(
         config, spec, is_best=is_best, checkpoint=checkpoint, seed=seed
     )
     rng = np.random.default_rng(seed)
-    if config.algorithm == "a3c":
-        return PolicyActor(network=network, num_actions=spec.num_actions, rng=rng), frames
     return make_actor(config, network, spec, noise=config.eval_noise, rng=rng), frames

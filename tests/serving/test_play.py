@@ -18,7 +18,7 @@ from rainbow_tf.export.client import (
     ServingError,
     TensorSpec,
 )
-from rainbow_tf.export.play import Player, Video, as_input, play
+from rainbow_tf.export.play import Player, as_input, play
 
 CARTPOLE = Config(environment="CartPole-v1", seed=5)
 
@@ -145,46 +145,28 @@ def test_a_model_that_tells_nothing_is_played(models, monkeypatch):
         play_module._world_config(policy, {}, {})
 
 
-def read_video(path):
-    capture = cv2.VideoCapture(str(path))
-    while (frame := capture.read()[1]) is not None:
-        yield frame[..., ::-1]  # blue comes first
-
-
 @pytest.mark.parametrize("suffix", ["gif", "mp4"])
-def test_video(tmp_path, suffix):
+def test_video(models, tmp_path, suffix):
     path = tmp_path / "new" / f"game.{suffix}"
-    config = Config(game="qbert", max_episode_frames=200)
-    world = make_world(config, num_envs=1, seed=1, training=False, screens=True)
-    video = Video(str(path), 15)
-    output = world.reset()
-    screens = []
-    while not output.episode_over[0]:
-        screens.append(world.screen())
-        video.add(screens[-1])
-        output = world.step(np.array([len(screens) % 6]))
-    video.close()
-    world.close()
-    frames = list(read_video(path))
-    assert frames[0].shape == (420, 320, 3)
+    arguments = [f"--model_dir={models['wobbly']}", f"--video={path}", "--episodes=1"]
+    result = run_play(*arguments, "--environment=CartPole-v1")
+    assert result.returncode == 0, result.stderr
+    capture = cv2.VideoCapture(str(path))
+    frames = []
+    while (frame := capture.read()[1]) is not None:
+        frames.append(frame)
+    assert frames[0].shape == (400, 600, 3)
+    steps = int(re.search(r"(\d+) steps", result.stdout)[1])
     # A GIF joins screens that are alike.
-    assert len(frames) == 50 if suffix == "mp4" else 2 <= len(frames) <= 50
-    difference = np.abs(frames[0][::2, ::2].astype(float) - screens[0])
-    assert difference.mean() < 10
+    assert len(frames) == steps if suffix == "mp4" else 2 <= len(frames) <= steps
+    assert f"video: {path}" in result.stdout
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_video_that_cannot_be_written(tmp_path):
-    with pytest.raises(ConfigError, match=r"must end in \.mp4 or \.gif"):
-        Video(str(tmp_path / "game.avi"), 15)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"cannot be written .*another file"):
-        Video(str(tmp_path / "file" / "game.gif"), 15)
-
-
-def test_video_without_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "imageio.v2", None)
-    with pytest.raises(ConfigError, match=r'pip install "rainbow_tf\[video\]"'):
-        Video("game.mp4", 15)
+def test_a_video_that_cannot_be_written_is_one_sentence(tmp_path):
+    result = run_play("--server=localhost:1", "--game=qbert", f"--video={tmp_path}/game.avi")
+    assert result.returncode != 0
+    assert result.stderr == f"rainbow_tf: {tmp_path}/game.avi must end in .mp4 or .gif.\n"
 
 
 WARNINGS = [

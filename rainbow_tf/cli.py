@@ -1,0 +1,53 @@
+"""The command rainbow-tf: one name for what `python -m` runs."""
+
+import difflib
+import runpy
+import sys
+
+# Nothing of these is imported before it is asked for: TensorFlow takes seconds to load.
+_COMMANDS = {
+    "train": ("rainbow_tf.main", "trains an agent"),
+    "evaluate": ("rainbow_tf.evaluate", "scores a run as the paper does"),
+    "watch": ("rainbow_tf.watch", "films a run's policy and what it thinks"),
+    "report": ("rainbow_tf.report", "tables and figures of runs"),
+    "record_starts": ("rainbow_tf.record_starts", "records human starts for an evaluation"),
+    "export": ("rainbow_tf.export", "exports a run's policy as a SavedModel"),
+    "check": ("rainbow_tf.export.check", "says whether TF Serving would serve an export"),
+    "play": ("rainbow_tf.export.play", "plays games with an exported policy"),
+    "benchmark": ("rainbow_tf.benchmark", "measures the agent on this machine"),
+}
+
+
+def main() -> None:
+    """Runs the command that is named first, with the flags after it."""
+    name, *arguments = sys.argv[1:] or ["--help"]
+    if name in ("--help", "-h", "help"):
+        print(_help())
+        return
+    if name not in _COMMANDS:
+        close = difflib.get_close_matches(name, _COMMANDS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(_COMMANDS)}."
+        sys.exit(f"rainbow_tf: '{name}' is not a command; {hint}")
+    sys.argv = [name, *arguments]
+    try:
+        runpy.run_module(_COMMANDS[name][0], run_name="__main__", alter_sys=True)
+    except KeyboardInterrupt:  # before the command could say what it leaves behind
+        sys.exit("rainbow_tf: interrupted.")
+
+
+def _help() -> str:
+    width = max(map(len, _COMMANDS))
+    lines = [f"  {name:<{width}}  {does}" for name, (_, does) in _COMMANDS.items()]
+    return "\n".join(
+        [
+            "Rainbow (Hessel et al. 2018) in TensorFlow: rainbow-tf COMMAND --flag=value ...",
+            "",
+            *lines,
+            "",
+            "rainbow-tf COMMAND --help shows its flags.",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Films a run while it trains."""
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+
+from rainbow_tf.config import Config
+from rainbow_tf.environments.worlds import make_world
+from rainbow_tf.training.film import Film, play
+from rainbow_tf.training.metrics import Metrics
+from rainbow_tf.training.parts import AnyParts, make_actor
+from rainbow_tf.training.video import SMALL, VIDEOS, Gif, frames_per_second, video
+
+_SECONDS = 10
+
+
+class Recorder:
+    """Films the evaluated policy every period, to `videos/` and TensorBoard.
+
+    Its world and its random numbers are its own, and noise that it draws is given back: training
+    is the same to the last bit without it.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        parts: AnyParts,
+        metrics: Metrics,
+        frames: int,
+        is_stopping: Callable[[], bool],
+        say: Callable[[str], None],
+    ):
+        self._config = config
+        self._network = parts.learner.online
+        self._metrics = metrics
+        self._recorded = frames
+        self._is_stopping = is_stopping
+        self._say = say
+        rng = np.random.default_rng(0)
+        self._actor = make_actor(
+            config, self._network, parts.spec, noise=config.eval_noise, rng=rng
+        )
+
+    def observe(self, frames: int) -> None:
+        """Films if a period has passed; a film that fails is told, and training goes on."""
+        period = self._config.record_period_frames
+        if period == 0 or frames // period == self._recorded // period:
+            return
+        self._recorded = frames
+        seeds = [variable.numpy() for variable in self._network.non_trainable_variables]
+        with self._metrics.paused():
+            try:
+                self._say(self._record(frames))
+            except Exception as error:  # Worlds are drawn by any code: no film is worth a run.
+                self._say(f"film at {frames:,} frames: failed, training goes on ({error})")
+            finally:
+                for variable, seed in zip(
+                    self._network.non_trainable_variables, seeds, strict=True
+                ):
+                    variable.assign(seed)
+
+    def _record(self, frames: int) -> str:
+        config = self._config
+        seed = (config.seed * 1_000_003 + frames) % 2**31
+        self._actor.rng = np.random.default_rng(seed)
+        path = config.folder / VIDEOS / f"{frames}.mp4"
+        rate = frames_per_second(config)
+        world = make_world(config, num_envs=1, seed=seed, training=False, screens=True)
+        try:
+            film = Film(config, world.spec, frames=frames, height=SMALL)
+            gif = Gif(None, frames_per_second=rate)
+            with video(path, frames_per_second=rate) as writer:
+                scenes = play(self._actor, world, config=config, episodes=1)
+                for scene in itertools.islice(scenes, _SECONDS * rate):
+                    picture = film.picture(scene)
+                    writer.add(picture)
+                    gif.add(picture)
+                    if self._is_stopping():
+                        break
+        finally:
+            world.close()
+        height, width, _ = picture.shape
+        self._metrics.show_film(frames, gif.encoded(), height=height, width=width)
+        cut = "" if scene.is_last else " so far"
+        return f"film at {frames:,} frames: score {scene.score:g}{cut}, {path}"

@@ -1,0 +1,114 @@
+"""Films a run's policy and what it thinks.
+
+python -m rainbow_tf.watch --run_dir=runs/qbert/rainbow/seed_1 --out=qbert.mp4
+"""
+
+import itertools
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from absl import flags
+from tqdm import tqdm
+
+from rainbow_tf import config as config_module
+from rainbow_tf.config import ConfigError, define_snapshot_flags, wants_best
+from rainbow_tf.environments.worlds import make_world
+from rainbow_tf.startup import errors_as_sentences, load_tensorflow, run_command
+from rainbow_tf.training.folder import read_config
+from rainbow_tf.training.video import LARGE, SMALL, check_video, frames_per_second, video
+
+if TYPE_CHECKING:
+    from rainbow_tf.training.panel import Scene
+
+_SECONDS, _GIF_SECONDS = 120.0, 20.0
+
+
+def main(arguments: list[str]) -> None:
+    """Checks the flags, then films; what a user can mend ends in one sentence."""
+    with errors_as_sentences("interrupted; no video was written."):
+        if len(arguments) > 1:
+            raise ConfigError(f"'{arguments[1]}' is not a flag; give --run_dir and --out.")
+        run(flags.FLAGS)
+
+
+def run(values: flags.FlagValues) -> None:
+    """Plays the episodes, writes the video, and prints what is in it."""
+    if values.run_dir is None or values.out is None:
+        raise ConfigError("Give --run_dir, the run to watch, and --out, such as --out=qbert.mp4.")
+    config = read_config(Path(values.run_dir))
+    is_best = wants_best(values)
+    path = Path(values.out)
+    check_video(path)
+    is_gif = path.suffix == ".gif"
+    rate = frames_per_second(config) if values.fps is None else values.fps
+    seconds = values.max_seconds
+    if seconds is None:
+        seconds = _GIF_SECONDS if is_gif else _SECONDS
+    # TensorFlow takes seconds to load: flags are checked before it.
+    load_tensorflow(config.tensorflow_threads)
+    from rainbow_tf.training.film import Film, play
+    from rainbow_tf.training.trained import load_actor
+
+    world = make_world(config, num_envs=1, seed=values.seed, training=False, screens=True)
+    try:
+        actor, frames = load_actor(
+            config, world.spec, is_best=is_best, checkpoint=values.checkpoint, seed=values.seed
+        )
+        film = Film(config, world.spec, frames=frames, height=SMALL if is_gif else LARGE)
+        scenes = play(actor, world, config=config, episodes=values.episodes)
+        most = max(1, round(seconds * rate))
+        scores: dict[int, float] = {}  # by episode
+        count = 0
+        with video(path, frames_per_second=rate) as writer:
+            for scene in _shown(itertools.islice(scenes, most)):
+                writer.add(film.picture(scene))
+                scores[scene.episode] = scene.score
+                count += 1
+    finally:
+        world.close()
+    listed = " and ".join(f"{score:g}" for score in scores.values())
+    print(f"{path} shows {count / rate:.1f} s of play with a score of {listed}.")
+    if not scene.is_last:
+        print("It was cut there; give a larger --max_seconds to see more.")
+
+
+def _shown(scenes: Iterable["Scene"]) -> Iterator["Scene"]:
+    """The same scenes, with a bar."""
+    is_person = sys.stderr.isatty()
+    with tqdm(unit="frame", file=sys.stderr, mininterval=0.5 if is_person else 30.0) as bar:
+        for scene in scenes:
+            bar.set_postfix_str(f"score {scene.score:g}", refresh=False)
+            bar.update()
+            yield scene
+
+
+def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+    """Defines the flags of this command."""
+    define_snapshot_flags(values)
+    flags.DEFINE_string("out", None, "Video to write: an .mp4 or .gif file.", flag_values=values)
+    flags.DEFINE_integer("episodes", 1, "Whole games to show.", lower_bound=1, flag_values=values)
+    flags.DEFINE_float(
+        "max_seconds",
+        None,
+        f"Seconds after which the video is cut; by default {_SECONDS:g}, and {_GIF_SECONDS:g} of a "
+        ".gif, which never lasts more than a minute.",
+        lower_bound=0.1,
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "fps",
+        None,
+        "Agent steps shown in a second; by default an Atari game's own speed, and 15 elsewhere.",
+        lower_bound=1,
+        upper_bound=120,
+        flag_values=values,
+    )
+    flags.DEFINE_integer("seed", 1, "Seed of the games.", lower_bound=0, flag_values=values)
+
+
+if __name__ == "__main__":
+    define_flags()
+    flags.adopt_module_key_flags(config_module)
+    run_command(main)
