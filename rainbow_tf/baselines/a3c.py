@@ -252,11 +252,6 @@ class Round:
             self.episodes += episodes
             self.results.append(result)
 
-    def end(self) -> None:
-        """Lets no further rollout begin."""
-        with self._lock:
-            self._limit = 0
-
 
 class Worker:
     """One actor-learner: a world, a random stream, and a rollout under way."""
@@ -382,10 +377,8 @@ def train(config: Config, crew: Crew, start: Counters = BEGINNING) -> Iterator[T
         while reached.steps < total_steps:
             round_ = Round(reached, _round_limit(config, reached.steps))
             work = [threads.submit(worker.work, round_) for worker in crew.workers]
-            futures.wait(work, return_when=futures.FIRST_EXCEPTION)
-            round_.end()  # where one has failed
             for future in work:
-                future.result()
+                future.result()  # or the error that it ended with
             reached = round_.reached
             frames = reached.steps * config.frames_per_step
             yield Tick(frames, reached, round_.episodes, round_.results, epsilon=0.0, beta=0.0)
