@@ -268,9 +268,7 @@ class Config:
             self._check_a3c()
         if self.frame_stack is None:
             object.__setattr__(self, "frame_stack", 4 if self.game is not None else 1)
-        if self.priority is None:
-            object.__setattr__(self, "priority", "kl" if self.distributional else "td")
-        if self.priority != "td" and not self.distributional:
+        if self.priority in ("kl", "ce") and not self.distributional:
             raise ConfigError(
                 f"--priority={self.priority} compares distributions, which --nodistributional "
                 "switches off; give --priority=td or leave it out."
@@ -338,6 +336,11 @@ class Config:
     def tensorflow_threads(self) -> int | None:
         """Threads of TensorFlow, or None for all cores."""
         return 1 if self.threads is None and self.game is None else self.threads
+
+    @property
+    def priority_measure(self) -> str:
+        """Error that becomes a priority, with the default of the agent filled in."""
+        return self.priority or ("kl" if self.distributional else "td")
 
     @property
     def has_replay(self) -> bool:

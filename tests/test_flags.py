@@ -26,7 +26,6 @@ NO_PARTS = {
     "distributional": False,
     "noisy": False,
     "n_step": 1,
-    "priority": "td",
 }
 DQN_OPTIMIZER = {
     "optimizer": "rmsprop",
@@ -59,7 +58,7 @@ EXPECTED = {
     "ablations/no_priority": {"prioritized": False},
     "ablations/no_dueling": {"dueling": False},
     "ablations/no_multi_step": {"n_step": 1},
-    "ablations/no_distributional": {"distributional": False, "priority": "td"},
+    "ablations/no_distributional": {"distributional": False},
     "ablations/no_noisy": {
         "noisy": False,
         "epsilon_start": 1.0,
@@ -84,7 +83,6 @@ EXPECTED = {
     "baselines/distributional_dqn": {
         **DQN,
         "distributional": True,
-        "priority": "kl",
         "optimizer": "adam",
         "learning_rate": 0.00025,
         "adam_epsilon": 0.01 / 32,

@@ -113,7 +113,7 @@ def make_learner(config: Config, spec: WorldSpec, *, online_seed: int, target_se
         target=make_network(config, spec, seed=target_seed, name="target"),
         support=make_support(config),
         double=config.double,
-        priority=str(config.priority),
+        priority=config.priority_measure,
         optimizer=make_optimizer(config),
     )
 
