@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-from rainbow_tf.agent.networks import make_network
 from rainbow_tf.config import Config
 from rainbow_tf.environments.worlds import make_world
 from rainbow_tf.export.saved_model import Export, Training, export_policy
-from rainbow_tf.training.snapshot import restore_best, restore_online
+from rainbow_tf.training.trained import load_network
 
 
 def export_run(
@@ -20,13 +19,13 @@ def export_run(
 ) -> Export:
     """Writes a run's best policy, or that of its newest checkpoint or of one by its number."""
     world = make_world(config, num_envs=1, seed=config.seed, training=False)
-    network = make_network(config, world.spec, seed=config.seed, name="online")
     world.close()
-    if is_best:
-        best = restore_best(config.folder, network)
-        training = Training(best.frames, best.score_mean, best.protocol)
-    else:
-        training = Training(frames=restore_online(config.folder, network, checkpoint))
+    network, frames, best = load_network(
+        config, world.spec, is_best=is_best, checkpoint=checkpoint, seed=config.seed
+    )
+    training = Training(frames)
+    if best is not None:
+        training = Training(frames, best.score_mean, best.protocol)
     return export_policy(
         network,
         config=config,

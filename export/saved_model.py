@@ -133,6 +133,10 @@ def make_signatures(
         return network(stacks, training=noisy, noise_per_example=noisy)
 
     def answer(stacks: tf.Tensor) -> dict[str, tf.Tensor]:
+        if config.algorithm == "a3c":  # the mode of the policy; who wants to draw has its shares
+            logits, values = network(stacks)
+            actions = tf.argmax(logits, axis=1, output_type=tf.int32)
+            return {"actions": actions, "probabilities": tf.nn.softmax(logits), "values": values}
         outputs = outputs_of(stacks)
         values = q_values(support, outputs)
         answers = {"actions": tf.argmax(values, axis=1, output_type=tf.int32), "q_values": values}
@@ -256,6 +260,7 @@ def describe(config: Config, spec: WorldSpec, training: Training, *, noisy: bool
         "action_meanings": spec.action_meanings,
         "preprocessing": json.dumps(preprocessing),
         "agent": config.agent,
+        "algorithm": config.algorithm,
         "noisy": noisy,
         "frames_trained": np.int64(-1 if training.frames is None else training.frames),
         "score": np.float32(np.nan if training.score is None else training.score),

@@ -27,7 +27,7 @@ from rainbow_tf.environments.worlds import make_world
 from rainbow_tf.replay.replay import Replay, replay_bytes
 from rainbow_tf.startup import errors_as_sentences, load_tensorflow, run_command
 from rainbow_tf.training.storage import CHECKPOINTS, CheckpointStore
-from rainbow_tf.types import WorldSpec
+from rainbow_tf.types import Counters, WorldSpec
 
 ATARI_SPEC = WorldSpec((84, 84), np.dtype(np.uint8), 4, 6, ())
 _PAPER_FRAMES = 200_000_000
@@ -210,11 +210,11 @@ def _adder(config: Config, replay: Replay, play: list[np.ndarray]) -> Callable[[
 def measure_agent(config: Config, repeats: int) -> Iterator[Figure]:
     """The whole agent on the real game, against the learner alone in the same run."""
     from rainbow_tf.training.loop import train
-    from rainbow_tf.training.parts import build_parts
+    from rainbow_tf.training.parts import build_rainbow
 
     started = time.perf_counter()
     config = dataclasses.replace(config, min_history_frames=1_600, eval_period_frames=0)
-    parts = build_parts(config)
+    parts = build_rainbow(config)
     ticks = train(config, parts)
     next(tick for tick in ticks if tick.results)
     yield figure("time to first update", "s", [time.perf_counter() - started])
@@ -240,11 +240,11 @@ def measure_minatar(config: Config, repeats: int) -> Iterator[Figure]:
     if importlib.util.find_spec("minatar") is None:
         return
     from rainbow_tf.training.loop import learn, train
-    from rainbow_tf.training.parts import build_parts
+    from rainbow_tf.training.parts import build_rainbow
 
     small = Config(environment="MinAtar/Breakout-v1", replay_capacity=100_000, frames=10**7)
     small = dataclasses.replace(small, min_history_frames=2_000)
-    parts = build_parts(small)
+    parts = build_rainbow(small)
     ticks = train(small, parts)
     next(tick for tick in ticks if tick.results)
     update, cycle = seconds_in_turns(10 * repeats, lambda: learn(parts, 0.4), lambda: next(ticks))
@@ -256,16 +256,15 @@ def measure_checkpoint(config: Config, repeats: int) -> Iterator[Figure]:
     """Saving a run whose memory is full, whole and after a period, and restoring it."""
     from rainbow_tf.training.checkpoint import Checkpointer, agent_variables, restore
     from rainbow_tf.training.evaluation import Evaluator
-    from rainbow_tf.training.loop import Counters
     from rainbow_tf.training.metrics import Metrics
-    from rainbow_tf.training.parts import build_parts
+    from rainbow_tf.training.parts import build_rainbow
 
     rng = np.random.default_rng(1)
     periods: dict[int, np.ndarray] = {}
     for capacity in (100_000, 1_000_000):
         with tempfile.TemporaryDirectory() as folder:
             run = dataclasses.replace(config, replay_capacity=capacity, run_dir=folder)
-            parts = build_parts(run)
+            parts = build_rainbow(run)
             for variable in agent_variables(parts).values():
                 if "float" in variable.dtype:  # as after training: numbers that do not compress
                     variable.assign(rng.normal(size=variable.shape))

@@ -79,7 +79,7 @@ class Config:
     num_envs: int = _setting(
         4,
         "Lanes stepped together. 4 act once per update with the weights the paper would use; "
-        "1 is the paper to the letter.",
+        "1 is the paper to the letter. Of A3C, the threads that play and learn.",
         minimum=1,
     )
     action_repeat: int = _setting(
@@ -102,13 +102,16 @@ class Config:
         True, "Learn the distribution of returns; off, their mean with a Huber loss."
     )
     noisy: bool = _setting(True, "Noisy linear layers explore; off, epsilon-greedy does.")
-    n_step: int = _setting(3, "Steps of reward before the bootstrap.", minimum=1)
+    n_step: int = _setting(
+        3, "Steps of reward before the bootstrap; of A3C, the most in an update.", minimum=1
+    )
 
     # The agent.
     algorithm: str = _setting(
         "rainbow",
         "rainbow: Q-learning with any of the six parts. a3c: advantage actor-critic, where every "
-        "lane is an asynchronous learner of its own; there is no replay.",
+        "lane is an asynchronous learner of its own; it has no replay, and of the six parts only "
+        "n_step.",
         choices=("rainbow", "a3c"),
     )
     network: str = _setting(
@@ -208,7 +211,12 @@ class Config:
     )
 
     # The run.
-    seed: int = _setting(1, "Seed of everything random; same seed, same CPU run.", minimum=0)
+    seed: int = _setting(
+        1,
+        "Seed of everything random; same seed, same CPU run. Not of A3C, whose threads race, "
+        "unless --num_envs=1.",
+        minimum=0,
+    )
     run_dir: str | None = _setting(
         None, "Folder of the run; by default runs/<game>/<agent>/seed_<seed>.", may_change=True
     )
@@ -256,22 +264,32 @@ class Config:
                 f"--v_min={self.v_min:g} must be below --v_max={self.v_max:g}; "
                 "the paper uses --v_min=-10 --v_max=10."
             )
+        if self.algorithm == "a3c":
+            self._check_a3c()
         if self.frame_stack is None:
             object.__setattr__(self, "frame_stack", 4 if self.game is not None else 1)
-        if self.priority is None:
-            object.__setattr__(self, "priority", "kl" if self.distributional else "td")
-        if self.priority != "td" and not self.distributional:
+        if self.priority in ("kl", "ce") and not self.distributional:
             raise ConfigError(
                 f"--priority={self.priority} compares distributions, which --nodistributional "
                 "switches off; give --priority=td or leave it out."
             )
         shortest_ring = self.stack + self.n_step
-        if self.replay_capacity // self.num_envs < shortest_ring:
+        if self.has_replay and self.replay_capacity // self.num_envs < shortest_ring:
             raise ConfigError(
                 f"--replay_capacity={self.replay_capacity} is too small for "
                 f"--num_envs={self.num_envs}, --n_step={self.n_step} and a stack of "
                 f"{self.stack}; give at least {shortest_ring * self.num_envs}."
             )
+
+    def _check_a3c(self) -> None:
+        """Switches off what A3C has not, so that nobody else has to ask for the algorithm."""
+        if self.pipeline:
+            raise ConfigError(
+                "--pipeline learns from the replay, which --algorithm=a3c has not; leave it out: "
+                "its threads learn while others play anyway."
+            )
+        for name in ("double", "prioritized", "dueling", "distributional", "noisy"):
+            object.__setattr__(self, name, False)
 
     def _check_world(self) -> None:
         if self.game is not None and self.environment is not None:
@@ -318,6 +336,16 @@ class Config:
     def tensorflow_threads(self) -> int | None:
         """Threads of TensorFlow, or None for all cores."""
         return 1 if self.threads is None and self.game is None else self.threads
+
+    @property
+    def priority_measure(self) -> str:
+        """Error that becomes a priority, with the default of the agent filled in."""
+        return self.priority or ("kl" if self.distributional else "td")
+
+    @property
+    def has_replay(self) -> bool:
+        """Whether the agent remembers what it played."""
+        return self.algorithm != "a3c"
 
     @property
     def compressed_replay(self) -> bool:

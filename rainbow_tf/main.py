@@ -22,6 +22,7 @@ from rainbow_tf.training.storage import (
     kept_best,
 )
 from rainbow_tf.training.video import VIDEOS, check_video
+from rainbow_tf.types import BEGINNING
 
 FLAGS = flags.FLAGS
 
@@ -68,10 +69,11 @@ def run(config: Config) -> None:
         check_video(config.folder / VIDEOS / "0.mp4")
     # TensorFlow takes seconds to load: settings are checked before it.
     load_tensorflow(config.tensorflow_threads)
+    from rainbow_tf.agent.learner import DivergedError
     from rainbow_tf.training import checkpoint as checkpoint_module
     from rainbow_tf.training.diagnosis import write_diagnosis
     from rainbow_tf.training.evaluation import Evaluator
-    from rainbow_tf.training.loop import BEGINNING, DivergedError, train
+    from rainbow_tf.training.loop import train
     from rainbow_tf.training.metrics import Metrics
     from rainbow_tf.training.parts import build_parts
     from rainbow_tf.training.progress import ProgressBar, describe
@@ -150,7 +152,7 @@ def run(config: Config) -> None:
     finally:
         bar.close()
         metrics.close()
-        parts.world.close()
+        parts.close()
     if stop.requested and (frames < config.frames or evaluator.is_due(frames)):
         again = [a for a in sys.argv[1:] if not re.fullmatch("--?restart(=.*)?", a)]
         again += ["--norestart"] if config.restart else []  # it may stand in a flagfile

@@ -33,6 +33,13 @@ class StepOutput(NamedTuple):
     is_first: np.ndarray  # [E] bool, the first observation of an episode
 
 
+class Episode(NamedTuple):
+    """A whole game: its unclipped score and its length in agent steps."""
+
+    score: float
+    length: int
+
+
 class Batch(NamedTuple):
     """B n-step transitions, as the learner takes them."""
 
@@ -42,3 +49,32 @@ class Batch(NamedTuple):
     discount_t: np.ndarray  # [B] float32, product of the discounts passed, 0 after a terminal
     observation_t: np.ndarray  # [B, S, *frame]
     weight: np.ndarray  # [B] float32, importance weights
+
+
+class UpdateResult(NamedTuple):
+    """What an update tells."""
+
+    errors: np.ndarray  # [B], as `priority` measures them: the new priorities
+    loss: float
+    q_mean: float  # mean value of the greedy action in the batch; of A3C, of the policy
+
+
+class Counters(NamedTuple):
+    """How far a run is."""
+
+    steps: int
+    updates: int
+
+
+BEGINNING = Counters(0, 0)
+
+
+class Tick(NamedTuple):
+    """What happened in a run since the tick before."""
+
+    frames: int  # since the start of the run
+    counters: Counters
+    episodes: list[Episode]  # that ended
+    results: list[UpdateResult]  # of the updates that were made
+    epsilon: float
+    beta: float

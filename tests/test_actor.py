@@ -271,14 +271,15 @@ def test_values_have_noise_where_acting_has(noisy_actor):
 def test_a_judgement_is_all_that_actions_are_chosen_by():
     probs = [[0.3, 0.7, 0.0], [0.5, 0.0, 0.5]]
     actor = table_actor(np.log(np.float32([probs]) + 1e-12), support=np.float32([0, 5, 10]))
-    actions, values, distributions = actor.judge(one_hot([0, 0], 1))
+    actions, values, state_values, distributions = actor.judge(one_hot([0, 0], 1))
     assert_array_equal(actions, [1, 1])
     assert_allclose(values, [[3.5, 5.0]] * 2, rtol=1e-5)
+    assert_allclose(state_values, [5.0] * 2, rtol=1e-5)
     assert_allclose(distributions, [probs] * 2, atol=1e-6)
 
 
 def test_a_judgement_without_a_support_has_no_distributions():
-    actions, values, distributions = table_actor(PREFERS_2).judge(one_hot([0], 1))
+    actions, values, _, distributions = table_actor(PREFERS_2).judge(one_hot([0], 1))
     assert_array_equal(actions, [2])
     assert_array_equal(values, [[0, 1, 9, 2]])
     assert distributions is None

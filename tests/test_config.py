@@ -20,7 +20,7 @@ PAPER = {
     "optimizer": "adam",
     "adam_epsilon": 1.5e-4,
     "max_grad_norm": None,
-    "priority": "kl",
+    "priority_measure": "kl",
     "noisy_sigma": 0.5,
     "target_period_frames": 32_000,
     "priority_exponent": 0.5,

@@ -29,7 +29,9 @@ class Leaning:
         action = int(leans_right == self.is_wise)
         values = np.array([[7.0, 7.0]])
         values[0, action] = 9.0 + len(self.observations)
-        return Judgement(np.array([action]), values, np.full((1, 2, 51), 1 / 51))
+        return Judgement(
+            np.array([action]), values, values.max(axis=1), np.full((1, 2, 51), 1 / 51)
+        )
 
 
 def film(config=CARTPOLE, *, episodes=2, **kwargs):
@@ -87,7 +89,7 @@ def test_an_atari_step_is_four_frames():
 
     class Still:
         def judge(self, observation, epsilon):
-            return Judgement(np.array([0]), np.zeros((1, 6)), None)
+            return Judgement(np.array([0]), np.zeros((1, 6)), np.zeros(1), None)
 
     scenes = list(play(Still(), world, config=config, episodes=1))
     world.close()

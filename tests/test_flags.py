@@ -26,7 +26,6 @@ NO_PARTS = {
     "distributional": False,
     "noisy": False,
     "n_step": 1,
-    "priority": "td",
 }
 DQN_OPTIMIZER = {
     "optimizer": "rmsprop",
@@ -59,7 +58,7 @@ EXPECTED = {
     "ablations/no_priority": {"prioritized": False},
     "ablations/no_dueling": {"dueling": False},
     "ablations/no_multi_step": {"n_step": 1},
-    "ablations/no_distributional": {"distributional": False, "priority": "td"},
+    "ablations/no_distributional": {"distributional": False},
     "ablations/no_noisy": {
         "noisy": False,
         "epsilon_start": 1.0,
@@ -84,7 +83,6 @@ EXPECTED = {
     "baselines/distributional_dqn": {
         **DQN,
         "distributional": True,
-        "priority": "kl",
         "optimizer": "adam",
         "learning_rate": 0.00025,
         "adam_epsilon": 0.01 / 32,
@@ -218,7 +216,8 @@ def built(monkeypatch):
 
     for name in ("Learner", "Replay", "Actor"):
         note(parts_module, name)
-    note(networks, "Network")
+    for name in ("Network", "ReturnHead"):
+        note(networks, name)
 
     def build(config):
         given.clear()
@@ -240,16 +239,17 @@ def test_an_ablation_changes_its_part_and_nothing_else(preset, built):
     assert changes == {
         "ablations/no_double": {"Learner.double"},
         "ablations/no_priority": {"Replay.prioritized"},
-        "ablations/no_dueling": {"Network.dueling"},
+        "ablations/no_dueling": {"ReturnHead.dueling"},
         "ablations/no_multi_step": {"Replay.n_step"},
         "ablations/no_distributional": {
-            "Network.num_atoms",
+            "ReturnHead.num_atoms",
             "Learner.support",
             "Learner.priority",
             "Actor.support",
         },
         "ablations/no_noisy": {
             "Network.noisy",
+            "ReturnHead.noisy",
             "Actor.noise",
             "early exploration",
             "late exploration",

@@ -199,6 +199,7 @@ def test_actions_are_counted_from_the_space_s_start():
 def test_action_meanings():
     assert make("Named-v0").spec.action_meanings == ("LEFT", "STAY", "RIGHT")
     assert make("Counter-v0").spec.action_meanings == ("0", "1", "2")
+    assert make("MinAtar/Breakout-v1").spec.action_meanings == ("NOOP", "LEFT", "RIGHT")
 
 
 @pytest.mark.parametrize("environment", ["CartPole-v1", "MinAtar/Breakout-v1"])

@@ -33,7 +33,7 @@ def make_learner(config, seed=1, learning_rate=1e-3):
         target=make_network(config, WORLD, seed=seed + 1000, name="target"),
         support=make_support(config),
         double=config.double,
-        priority=config.priority,
+        priority=config.priority_measure,
         optimizer=make_optimizer(config),
     )
 
@@ -75,7 +75,7 @@ def table_learner(entries, *, support=None, double=True, **kwargs):
         target=Table(entries),
         support=support,
         double=double,
-        priority=config.priority,
+        priority=config.priority_measure,
         optimizer=make_optimizer(config),
     )
 

@@ -3,11 +3,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from rainbow_tf.agent.learner import UpdateResult
+from rainbow_tf.agent.learner import DivergedError
 from rainbow_tf.config import Config
-from rainbow_tf.training.loop import DivergedError, exploration, train
+from rainbow_tf.training.loop import exploration, train
 from rainbow_tf.training.parts import Parts
-from rainbow_tf.types import StepOutput, WorldSpec
+from rainbow_tf.types import Batch, StepOutput, UpdateResult, WorldSpec
 
 
 class ScriptedWorld:
@@ -52,6 +52,9 @@ class ScriptedWorld:
         pass
 
 
+BATCH = Batch(*[np.zeros(1)] * 6)
+
+
 @dataclasses.dataclass
 class Log:
     """Records what the loop asks of the memory and the agent."""
@@ -61,9 +64,10 @@ class Log:
     betas: list = dataclasses.field(default_factory=list)
     updates: int = 0
     target_copies: list = dataclasses.field(default_factory=list)
-    priorities: list = dataclasses.field(default_factory=list)
+    new_priorities: list = dataclasses.field(default_factory=list)
     num_sampleable: int = 1
     cuts: int = 0
+    max_priority: float = 1.0
 
     def cut_episodes(self):
         self.cuts += 1
@@ -73,13 +77,16 @@ class Log:
 
     def sample(self, beta):
         self.betas.append(beta)
-        return np.array([5]), "batch"
+        return np.array([5]), BATCH
 
     def update_priorities(self, ids, errors):
-        self.priorities.append((ids.tolist(), errors.tolist()))
+        self.new_priorities.append((ids.tolist(), errors.tolist()))
+
+    def priorities(self, ids):
+        return np.ones(len(ids))
 
     def update(self, batch):
-        assert batch == "batch"
+        assert batch is BATCH
         self.updates += 1
         return UpdateResult(np.array([0.5]), self.loss, 0.0)
 
@@ -170,7 +177,7 @@ def test_a_pipeline_learns_between_sending_and_receiving():
 def test_errors_become_priorities():
     log = Log()
     play(ENDLESS, log, num_envs=1, frames=8, min_history_frames=0, updates_per_step=0.25)
-    assert log.priorities == [([5], [0.5])] * 2
+    assert log.new_priorities == [([5], [0.5])] * 2
 
 
 def test_endings_go_into_the_discount_and_rewards_are_clipped():
@@ -215,4 +222,4 @@ def test_a_loss_that_is_not_finite_stops_the_run():
     log = Log(loss=float("nan"))
     with pytest.raises(DivergedError, match="nan"):
         play(ENDLESS, log, num_envs=1, frames=100, min_history_frames=0)
-    assert log.priorities == []
+    assert log.new_priorities == []

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from rainbow_tf.training.metrics import CsvFile, Episode, EpisodeTracker
-from rainbow_tf.types import StepOutput
+from rainbow_tf.environments.episodes import EpisodeTracker
+from rainbow_tf.training.metrics import CsvFile
+from rainbow_tf.types import Episode, StepOutput
 
 
 def output(rewards, over, first=(False, False)):

@@ -13,7 +13,8 @@ class Judgement(NamedTuple):
     """What an actor makes of E observations; exploring changes its actions alone."""
 
     actions: np.ndarray  # [E] int32
-    values: np.ndarray  # [E, A] mean returns
+    values: np.ndarray  # [E, A] that it chooses by: mean returns, or probabilities
+    state_values: np.ndarray  # [E]
     probs: np.ndarray | None  # [E, A, N] of the returns; None for agents without a support
 
 
@@ -47,14 +48,16 @@ class Actor:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Actions as of `act`, and the largest mean return [E] that each observation promises."""
         judgement = self.judge(observation, epsilon)
-        return judgement.actions, judgement.values.max(axis=1)
+        return judgement.actions, judgement.state_values
 
     def judge(self, observation: np.ndarray, epsilon: float = 0.0) -> Judgement:
         """Actions as of `act`, with all that they were chosen by."""
         actions, values, probs = self._judge(tf.convert_to_tensor(observation))
+        values = values.numpy()
         return Judgement(
             self._explore(actions.numpy(), epsilon),
-            values.numpy(),
+            values,
+            values.max(axis=1),
             None if probs is None else probs.numpy(),
         )
 

@@ -186,6 +186,51 @@ class ReturnHead(keras.layers.Layer):
         }
 
 
+@keras.saving.register_keras_serializable(package="rainbow_tf")
+class PolicyHead(keras.layers.Layer):
+    """From features to logits of the policy [..., A] and the value of the state [...].
+
+    Both come from one hidden layer (Mnih et al. 2016).
+    """
+
+    def __init__(
+        self, num_actions: int, *, hidden_units: int = 256, seed: int | None = None, **kwargs
+    ):
+        super().__init__(**kwargs)
+        self.num_actions = num_actions
+        self.hidden_units = hidden_units
+        self.seed = seed
+        make = functools.partial(dense, noisy=False)
+        seeds = itertools.repeat(None) if seed is None else itertools.count(seed)
+        self.hidden = make(hidden_units, activation="relu", seed=next(seeds), name="hidden")
+        self.policy = make(num_actions, seed=next(seeds), name="policy")
+        self.value = make(1, seed=next(seeds), name="value")
+
+    def build(self, input_shape):
+        """Builds the dense layers for these features."""
+        self.hidden.build(input_shape)
+        self.policy.build((*input_shape[:-1], self.hidden_units))
+        self.value.build((*input_shape[:-1], self.hidden_units))
+
+    def call(self, features, training=False):
+        """[..., in] -> [..., A] and [...]."""
+        hidden = self.hidden(features)
+        return self.policy(hidden), self.value(hidden)[..., 0]
+
+    def compute_output_shape(self, input_shape):
+        """The leading axes of the features, with actions and without."""
+        return (*input_shape[:-1], self.num_actions), input_shape[:-1]
+
+    def get_config(self):
+        """The arguments that make this layer again."""
+        return {
+            **super().get_config(),
+            "num_actions": self.num_actions,
+            "hidden_units": self.hidden_units,
+            "seed": self.seed,
+        }
+
+
 def fan_in_uniform(seed):
     """Uniform in +-1/sqrt(fan_in), as DQN and the noisy layers start."""
     return keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform", seed=seed)

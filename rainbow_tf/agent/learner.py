@@ -1,6 +1,6 @@
 """One compiled update of the online network, and the target network beside it."""
 
-from typing import NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -9,15 +9,16 @@ import tensorflow as tf
 from rainbow_tf.agent import losses
 from rainbow_tf.agent.networks import Network
 from rainbow_tf.config import Config
-from rainbow_tf.types import Batch
+from rainbow_tf.types import Batch, UpdateResult
 
 
-class UpdateResult(NamedTuple):
-    """What an update tells."""
+class DivergedError(RuntimeError):
+    """The loss is not finite; carries what is known of the update that made it so."""
 
-    errors: np.ndarray  # [B], as `priority` measures them: the new priorities
-    loss: float
-    q_mean: float  # mean value of the greedy action in the batch
+    def __init__(self, result: UpdateResult, details: dict[str, Any]):
+        super().__init__(f"The loss became {result.loss}: training diverged.")
+        self.result = result
+        self.details = details
 
 
 class Learner:
@@ -42,6 +43,15 @@ class Learner:
         self.optimizer.build(online.trainable_variables)
         self._compiled_update = tf.function(self._update, jit_compile=True, autograph=False)
         self.update_target()
+
+    @property
+    def variables(self) -> dict[str, list]:
+        """All that learning changes, by whose it is; noise has a state too."""
+        return {
+            "online": self.online.variables,
+            "target": self.target.variables,
+            "optimizer": self.optimizer.variables,
+        }
 
     def update_target(self) -> None:
         """Copies the online network's weights to the target's."""

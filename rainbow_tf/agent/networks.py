@@ -1,12 +1,17 @@
-"""Networks: what is observed -> logits of the returns (or values) of every action."""
+"""Networks: what is observed -> logits of the returns (or values) of every action.
 
+For A3C: -> logits of the policy, and the value of the state.
+"""
+
+import functools
 import math
+from collections.abc import Callable
 
 import keras
 import numpy as np
 from keras import ops
 
-from rainbow_tf.agent.layers import ReturnHead, dense, fan_in_uniform
+from rainbow_tf.agent.layers import PolicyHead, ReturnHead, dense, fan_in_uniform
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.types import WorldSpec
 
@@ -21,15 +26,17 @@ _ARCHITECTURES: dict[str, tuple[tuple[tuple[int, int, int], ...], tuple[int, ...
 
 
 class Network(keras.Model):
-    """Observations [B, S, *frame] -> [B, A, N]: logits of N atoms, or values with N = 1."""
+    """Observations [B, S, *frame] -> what the head gives.
+
+    A `ReturnHead` gives [B, A, N]: logits of N atoms, or values with N = 1. A `PolicyHead` gives
+    logits [B, A] and values [B].
+    """
 
     def __init__(
         self,
         *,
         architecture: str,
-        num_actions: int,
-        num_atoms: int,
-        dueling: bool,
+        make_head: Callable[..., keras.layers.Layer],
         noisy: bool,
         sigma0: float,
         seed: int,
@@ -53,15 +60,7 @@ class Network(keras.Model):
             dense(units, noisy=noisy, sigma0=sigma0, activation="relu", seed=int(next(seeds)))
             for units in torso_units
         ]
-        self.head = ReturnHead(
-            num_actions,
-            num_atoms,
-            hidden_units=head_units,
-            dueling=dueling,
-            noisy=noisy,
-            sigma0=sigma0,
-            seed=int(next(seeds)),
-        )
+        self.head = make_head(hidden_units=head_units, seed=int(next(seeds)))
 
     def call(self, observations, training=False, noise_per_example=False):
         """Noise when `training`: one draw for the batch, or one for each example."""
@@ -95,11 +94,21 @@ class Network(keras.Model):
 
 def make_network(config: Config, spec: WorldSpec, *, seed: int, name: str) -> Network:
     """The network of the settings, built for the world."""
+    make_head: Callable[..., keras.layers.Layer]
+    if config.algorithm == "a3c":
+        make_head = functools.partial(PolicyHead, num_actions=spec.num_actions)
+    else:
+        make_head = functools.partial(
+            ReturnHead,
+            num_actions=spec.num_actions,
+            num_atoms=config.num_atoms if config.distributional else 1,
+            dueling=config.dueling,
+            noisy=config.noisy,
+            sigma0=config.noisy_sigma,
+        )
     network = Network(
-        architecture=_architecture(config.network, spec),
-        num_actions=spec.num_actions,
-        num_atoms=config.num_atoms if config.distributional else 1,
-        dueling=config.dueling,
+        architecture=_architecture(config, spec),
+        make_head=make_head,
         noisy=config.noisy,
         sigma0=config.noisy_sigma,
         seed=seed,
@@ -128,11 +137,13 @@ def make_support(config: Config) -> np.ndarray | None:
     return np.linspace(config.v_min, config.v_max, config.num_atoms, dtype=np.float32)
 
 
-def _architecture(name: str, spec: WorldSpec) -> str:
+def _architecture(config: Config, spec: WorldSpec) -> str:
+    name = config.network
     is_image = len(spec.frame_shape) in (2, 3)
     size = min(spec.frame_shape[:2]) if is_image else 0
     if name == "auto":  # the largest whose kernels fit
-        return "nature" if size >= 36 else "minatar" if size >= 3 else "mlp"
+        large = "dqn2013" if config.algorithm == "a3c" else "nature"
+        return large if size >= 36 else "minatar" if size >= 3 else "mlp"
     convolutions, _, _ = _ARCHITECTURES[name]
     for _, kernel, stride in convolutions:
         size = (size - kernel) // stride + 1

@@ -14,6 +14,8 @@ from gymnasium.wrappers import TimeLimit
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.types import StepOutput, WorldSpec
 
+_MINATAR_ACTIONS = ("NOOP", "LEFT", "UP", "RIGHT", "DOWN", "FIRE")
+
 
 class GymWorld:
     """E lanes of one environment; a frame is one step, and the frame cap counts steps."""
@@ -209,9 +211,11 @@ def _frame_dtype(space: spaces.Box) -> np.dtype:
 
 def _action_meanings(env: gymnasium.Env, num_actions: int) -> tuple[str, ...]:
     meanings = getattr(env.unwrapped, "get_action_meanings", None)
-    if meanings is None:
-        return tuple(str(action) for action in range(num_actions))
-    return tuple(str(meaning) for meaning in meanings())
+    if meanings is not None:
+        return tuple(str(meaning) for meaning in meanings())
+    if type(env.unwrapped).__module__.startswith("minatar."):
+        return tuple(_MINATAR_ACTIONS[action] for action in env.get_wrapper_attr("action_set"))
+    return tuple(str(action) for action in range(num_actions))
 
 
 def _one_line(error: Exception) -> str:

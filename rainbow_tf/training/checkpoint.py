@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,11 @@ import numpy as np
 from rainbow_tf.config import Config
 from rainbow_tf.replay.replay import replay_bytes
 from rainbow_tf.training.evaluation import Evaluator
-from rainbow_tf.training.loop import BEGINNING, Counters, Tick
 from rainbow_tf.training.metrics import Metrics
-from rainbow_tf.training.parts import Parts
+from rainbow_tf.training.parts import AnyParts
 from rainbow_tf.training.snapshot import AGENT_FILE, assign, check_alike, named, values
 from rainbow_tf.training.storage import Checkpoint, CheckpointStore, StoredFile
-from rainbow_tf.types import WorldSpec
+from rainbow_tf.types import BEGINNING, Counters, Tick, WorldSpec
 
 _REPLAY = "replay"
 _STEPS = "steps_"
@@ -31,7 +30,7 @@ class Checkpointer:
         *,
         config: Config,
         store: CheckpointStore,
-        parts: Parts,
+        parts: AnyParts,
         metrics: Metrics,
         evaluator: Evaluator,
         say: Callable[[str], None],
@@ -78,33 +77,35 @@ class Checkpointer:
             )
 
     def _write(self, reached: Counters) -> None:
-        parts = self._parts
+        parts, replay = self._parts, self._parts.replay
         unchanged = {
             name: file for name, file in self._chunks.items() if self._store.is_there(file)
         }
-        for number in parts.replay.changed_chunks():
-            unchanged.pop(_chunk_name(number), None)
         new: dict[str, Callable[[], dict[str, np.ndarray]]] = {
             AGENT_FILE: lambda: values(agent_variables(parts)),
-            _REPLAY: parts.replay.state,
         }
-        for number in parts.replay.written_chunks():
-            if _chunk_name(number) not in unchanged:
-                new[_chunk_name(number)] = functools.partial(parts.replay.chunk, number)
+        if replay is not None:
+            for number in replay.changed_chunks():
+                unchanged.pop(_chunk_name(number), None)
+            new[_REPLAY] = replay.state
+            for number in replay.written_chunks():
+                if _chunk_name(number) not in unchanged:
+                    new[_chunk_name(number)] = functools.partial(replay.chunk, number)
         state = {
             "config": dataclasses.asdict(self._config),
             "counters": reached,
             "frames": reached.steps * self._config.frames_per_step,
-            "generators": {name: rng.bit_generator.state for name, rng in _generators(parts)},
+            "generators": {n: rng.bit_generator.state for n, rng in parts.generators.items()},
             "metrics": self._metrics.state(),
             "evaluator": self._evaluator.state(),
         }
         checkpoint = self._store.write(state=state, new=new, old=unchanged)
-        parts.replay.forget_changes()
-        self._chunks = {
-            _chunk_name(number): checkpoint.files[_chunk_name(number)]
-            for number in parts.replay.written_chunks()
-        }
+        if replay is not None:
+            replay.forget_changes()
+            self._chunks = {
+                _chunk_name(number): checkpoint.files[_chunk_name(number)]
+                for number in replay.written_chunks()
+            }
         with contextlib.suppress(OSError):  # What is left over goes with the next one.
             self._store.prune(self._config.max_checkpoints)
 
@@ -114,44 +115,35 @@ def counters(checkpoint: Checkpoint) -> Counters:
     return Counters(*checkpoint.state["counters"])
 
 
-def restore(parts: Parts, store: CheckpointStore, checkpoint: Checkpoint) -> None:
+def restore(parts: AnyParts, store: CheckpointStore, checkpoint: Checkpoint) -> None:
     """Makes the parts what they were, to the last bit; only the world starts anew."""
     assign(agent_variables(parts), store.read(checkpoint.files[AGENT_FILE]))
+    for name, rng in parts.generators.items():
+        rng.bit_generator.state = checkpoint.state["generators"][name]
     replay = parts.replay
+    if replay is None:
+        return
     state = store.read(checkpoint.files[_REPLAY])
     check_alike(replay.state(), state)
     replay.restore(state)
     for number in replay.written_chunks():
         replay.restore_chunk(number, store.read(checkpoint.files[_chunk_name(number)]))
     replay.forget_changes()
-    for name, rng in _generators(parts):
-        rng.bit_generator.state = checkpoint.state["generators"][name]
 
 
 def disk_bytes(config: Config, spec: WorldSpec, num_parameters: int) -> int:
     """Estimate of what the checkpoints take when the memory is full."""
-    states = config.max_checkpoints * (4 * 4 * num_parameters + 8 * config.replay_capacity)
-    period = min(config.steps(config.checkpoint_period_frames), config.replay_capacity)
-    steps = config.replay_capacity + (config.max_checkpoints - 1) * period
+    capacity = config.replay_capacity if config.has_replay else 0
+    states = config.max_checkpoints * (4 * 4 * num_parameters + 8 * capacity)
+    period = min(config.steps(config.checkpoint_period_frames), capacity)
+    steps = capacity + (config.max_checkpoints - 1) * period
     return int(states + _DISK_SHARE * replay_bytes(steps, spec))
 
 
-def agent_variables(parts: Parts) -> dict[str, Any]:
+def agent_variables(parts: AnyParts) -> dict[str, Any]:
     """Every variable of the learner, noise seeds and Adam's moments among them."""
-    learner = parts.learner
-    return {
-        **named("online", learner.online.variables),
-        **named("target", learner.target.variables),
-        **named("optimizer", learner.optimizer.variables),
-    }
-
-
-def _generators(parts: Parts) -> Iterable[tuple[str, np.random.Generator]]:
-    return (
-        ("replay", parts.replay.rng),
-        ("actor", parts.actor.rng),
-        ("evaluation_actor", parts.evaluation_actor.rng),
-    )
+    owners = parts.learner.variables.items()
+    return {key: v for owner, its in owners for key, v in named(owner, its).items()}
 
 
 def _chunk_name(number: int) -> str:

@@ -6,30 +6,20 @@ from pathlib import Path
 
 import numpy as np
 
+from rainbow_tf.agent.learner import DivergedError
 from rainbow_tf.config import Config
 from rainbow_tf.training.checkpoint import agent_variables
-from rainbow_tf.training.loop import DivergedError
-from rainbow_tf.training.parts import Parts
+from rainbow_tf.training.parts import AnyParts
 from rainbow_tf.training.storage import write_atomically
 
 
-def write_diagnosis(config: Config, parts: Parts, error: DivergedError, frames: int) -> Path:
-    """Writes the batch, its priorities, the norms of all variables and the settings."""
-    batch = error.batch
+def write_diagnosis(config: Config, parts: AnyParts, error: DivergedError, frames: int) -> Path:
+    """Writes what is known of the update, the norms of all variables and the settings."""
     content = {
         "frames": frames,
         "loss": error.result.loss,
         "q_mean": error.result.q_mean,
-        "batch": {
-            "ids": error.ids.tolist(),
-            "priorities": parts.replay.priorities(error.ids).tolist(),
-            "errors": error.result.errors.tolist(),
-            "weights": batch.weight.tolist(),
-            "actions": batch.action_tm1.tolist(),
-            "rewards": batch.reward_t.tolist(),
-            "discounts": batch.discount_t.tolist(),
-        },
-        "max_priority": parts.replay.max_priority,
+        **error.details,
         "norms": {
             f"{name} {variable.path}": float(np.linalg.norm(variable.numpy().astype(np.float64)))
             for name, variable in agent_variables(parts).items()

@@ -7,17 +7,18 @@ from typing import Any
 import numpy as np
 
 from rainbow_tf.agent.actor import Actor
+from rainbow_tf.baselines.a3c import PolicyActor
 from rainbow_tf.config import Config
 from rainbow_tf.environments.worlds import World, make_world
 from rainbow_tf.training.judge import JudgedEpisode, JudgedGames
 from rainbow_tf.training.metrics import Metrics, protocol_name
-from rainbow_tf.training.parts import Parts
+from rainbow_tf.training.parts import AnyParts
 from rainbow_tf.training.snapshot import write_best
 from rainbow_tf.training.storage import Best, kept_best
 
 
 def evaluate(
-    actor: Actor, world: World, *, config: Config, is_stopping: Callable[[], bool]
+    actor: Actor | PolicyActor, world: World, *, config: Config, is_stopping: Callable[[], bool]
 ) -> list[JudgedEpisode] | None:
     """Plays `eval_frames` over all lanes; gives None if it is stopped before.
 
@@ -39,7 +40,7 @@ class Evaluator:
         self,
         *,
         config: Config,
-        parts: Parts,
+        parts: AnyParts,
         metrics: Metrics,
         is_stopping: Callable[[], bool],
         say: Callable[[str], None],

@@ -6,6 +6,7 @@ import numpy as np
 
 from rainbow_tf.agent.actor import Actor, Judgement
 from rainbow_tf.agent.networks import make_support
+from rainbow_tf.baselines.a3c import PolicyActor
 from rainbow_tf.config import Config
 from rainbow_tf.environments.worlds import World
 from rainbow_tf.training.panel import BACKGROUND, Panel, Scene, Thought
@@ -15,7 +16,9 @@ from rainbow_tf.types import WorldSpec
 _WIDEST_SCREEN = 1.25  # of the height
 
 
-def play(actor: Actor, world: World, *, config: Config, episodes: int) -> Iterator[Scene]:
+def play(
+    actor: Actor | PolicyActor, world: World, *, config: Config, episodes: int
+) -> Iterator[Scene]:
     """Scenes of whole games in the world's first lane; the last of a game shows how it ended."""
     output = world.reset()
     for episode in range(episodes):
@@ -35,11 +38,10 @@ def play(actor: Actor, world: World, *, config: Config, episodes: int) -> Iterat
 
 
 def _thought(judgement: Judgement) -> Thought:
-    values = judgement.values[0]
     return Thought(
         action=int(judgement.actions[0]),
-        scores=values,
-        value=float(values.max()),
+        scores=judgement.values[0],
+        value=float(judgement.state_values[0]),
         probs=None if judgement.probs is None else judgement.probs[0],
     )
 
@@ -52,7 +54,7 @@ class Film:
             title=config.game or str(config.environment),
             subtitle=f"{config.agent} after {frames:,} frames",
             actions=spec.action_meanings,
-            symbol="Q",
+            symbol="p" if config.algorithm == "a3c" else "Q",
             support=make_support(config),
             height=height,
         )

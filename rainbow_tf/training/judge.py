@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rainbow_tf.agent.actor import Actor
+from rainbow_tf.baselines.a3c import PolicyActor
 from rainbow_tf.config import Config
 from rainbow_tf.environments.worlds import World
 
@@ -62,7 +63,7 @@ class _Lane:
 class JudgedGames:
     """E lanes under way; returns end where the world says `terminal`."""
 
-    def __init__(self, actor: Actor, world: World, *, config: Config):
+    def __init__(self, actor: Actor | PolicyActor, world: World, *, config: Config):
         self._actor = actor
         self._world = world
         self._config = config

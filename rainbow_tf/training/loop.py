@@ -1,57 +1,35 @@
 """The run: act, remember, learn. A generator, so that who logs or stops it stays outside."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
-from rainbow_tf.agent.learner import UpdateResult
+from rainbow_tf.agent.learner import DivergedError
 from rainbow_tf.agent.schedules import linear
+from rainbow_tf.baselines import a3c
 from rainbow_tf.config import Config
+from rainbow_tf.environments.episodes import EpisodeTracker
 from rainbow_tf.training.parts import Parts
-from rainbow_tf.types import Batch, StepOutput
+from rainbow_tf.types import BEGINNING, Counters, StepOutput, Tick, UpdateResult
 
 
-class DivergedError(RuntimeError):
-    """The loss is not finite; carries the update that made it so."""
-
-    def __init__(self, ids: np.ndarray, batch: Batch, result: UpdateResult):
-        super().__init__(f"The loss became {result.loss}: training diverged.")
-        self.ids = ids
-        self.batch = batch
-        self.result = result
-
-
-class Counters(NamedTuple):
-    """How far a run is."""
-
-    steps: int
-    updates: int
-
-
-BEGINNING = Counters(0, 0)
-
-
-class Tick(NamedTuple):
-    """What one vector step, and the updates after it, did."""
-
-    frames: int  # since the start of the run
-    counters: Counters
-    output: StepOutput
-    results: list[UpdateResult]  # of the updates after this step
-    epsilon: float
-    beta: float
-
-
-def train(config: Config, parts: Parts, start: Counters = BEGINNING) -> Iterator[Tick]:
+def train(config: Config, parts: Parts | a3c.Crew, start: Counters = BEGINNING) -> Iterator[Tick]:
     """Plays and learns until the frames of the settings are reached.
 
-    Every lane starts a new episode, also where a run goes on.
+    Every lane starts a new episode, also where a run goes on. Between ticks nothing changes.
     """
+    if isinstance(parts, a3c.Crew):
+        return a3c.train(config, parts, start)
+    return _train(config, parts, start)
+
+
+def _train(config: Config, parts: Parts, start: Counters) -> Iterator[Tick]:
+    """A tick for every step of all lanes, and the updates after it."""
     total_steps = config.steps(config.frames)
     history_steps = config.steps(config.min_history_frames)
     target_steps = config.steps(config.target_period_frames)
     steps, updates = start
+    tracker = EpisodeTracker(config.num_envs)
 
     def learn_what_is_due(beta: float) -> list[UpdateResult]:
         due = int((steps - history_steps) * config.updates_per_step) - updates
@@ -79,7 +57,8 @@ def train(config: Config, parts: Parts, start: Counters = BEGINNING) -> Iterator
         if steps // target_steps > before // target_steps:
             parts.learner.update_target()
         frames = steps * config.frames_per_step
-        yield Tick(frames, Counters(steps, updates), output, results, epsilon, beta)
+        episodes = tracker.observe(output)
+        yield Tick(frames, Counters(steps, updates), episodes, results, epsilon, beta)
 
 
 def exploration(config: Config, steps: int) -> float:
@@ -108,6 +87,18 @@ def learn(parts: Parts, beta: float) -> UpdateResult:
     ids, batch = parts.replay.sample(beta)
     result = parts.learner.update(batch)
     if not np.isfinite(result.loss):
-        raise DivergedError(ids, batch, result)
+        details = {
+            "batch": {
+                "ids": ids.tolist(),
+                "priorities": parts.replay.priorities(ids).tolist(),
+                "errors": result.errors.tolist(),
+                "weights": batch.weight.tolist(),
+                "actions": batch.action_tm1.tolist(),
+                "rewards": batch.reward_t.tolist(),
+                "discounts": batch.discount_t.tolist(),
+            },
+            "max_priority": parts.replay.max_priority,
+        }
+        raise DivergedError(result, details)
     parts.replay.update_priorities(ids, result.errors)
     return result

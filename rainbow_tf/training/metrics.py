@@ -15,39 +15,12 @@ import numpy as np
 import tensorflow as tf
 from tensorboard.plugins.image.metadata import create_summary_metadata
 
-from rainbow_tf.agent.learner import UpdateResult
 from rainbow_tf.agent.networks import Network
 from rainbow_tf.config import Config
 from rainbow_tf.replay.replay import Replay
 from rainbow_tf.training.judge import JudgedEpisode, outside_support
-from rainbow_tf.training.loop import Tick
 from rainbow_tf.training.storage import write_atomically
-from rainbow_tf.types import StepOutput
-
-
-class Episode(NamedTuple):
-    """A whole game: its unclipped score and its length in agent steps."""
-
-    score: float
-    length: int
-
-
-class EpisodeTracker:
-    """Adds up true scores of E lanes, over lost lives, until the game is over."""
-
-    def __init__(self, num_lanes: int):
-        self._scores = np.zeros(num_lanes)
-        self._lengths = np.zeros(num_lanes, np.int64)
-
-    def observe(self, output: StepOutput) -> list[Episode]:
-        """Takes a step in; gives the episodes that it finished."""
-        self._scores += output.reward
-        self._lengths += ~output.is_first
-        lanes = np.flatnonzero(output.episode_over)
-        finished = [Episode(float(self._scores[i]), int(self._lengths[i])) for i in lanes]
-        self._scores[lanes] = 0
-        self._lengths[lanes] = 0
-        return finished
+from rainbow_tf.types import Episode, Tick, UpdateResult
 
 
 class UpdateSums(NamedTuple):
@@ -169,7 +142,7 @@ class Metrics:
         *,
         config: Config,
         network: Network,
-        replay: Replay,
+        replay: Replay | None,
         frames: int,
         evaluated: int | None = None,
         say: Callable[[str], None],
@@ -186,7 +159,6 @@ class Metrics:
         self._eval = CsvFile(folder / "eval.csv", EVAL_COLUMNS, frames=rows)
         self._board = tf.summary.create_file_writer(str(folder / "tensorboard"))
         self._failing: set[object] = set()  # files that the disk does not take
-        self._tracker = EpisodeTracker(config.num_envs)
         self._episodes = 0
         self.recent: deque[Episode] = deque(maxlen=100)
         self._sums = _NO_SUMS
@@ -209,9 +181,8 @@ class Metrics:
 
     def observe(self, tick: Tick) -> None:
         """Takes a tick in; writes when a period is full."""
-        finished = self._tracker.observe(tick.output)
-        self._episodes += len(finished)
-        self.recent.extend(finished)
+        self._episodes += len(tick.episodes)
+        self.recent.extend(tick.episodes)
         for result in tick.results:
             self._sums = self._sums.plus(result)
         if tick.frames >= self._next_row:
@@ -237,6 +208,7 @@ class Metrics:
         self._last = (tick.frames, now)
         scales = self._network.noise_scales()
         sums, self._sums = self._sums, _NO_SUMS
+        replay = self._replay
         row = {
             "frames": tick.frames,
             "updates": tick.counters.updates,
@@ -244,14 +216,14 @@ class Metrics:
             "return_mean_20": self.return_mean(20),
             "return_mean_100": self.return_mean(100),
             "length_mean_100": _mean([episode.length for episode in self.recent]),
-            "loss": sums.loss / sums.updates if sums.updates else None,
-            "q_mean": sums.q_mean / sums.updates if sums.updates else None,
-            "priority_mean": sums.error_mean / sums.updates if sums.updates else None,
-            "priority_max": self._replay.max_priority,
+            "loss": _per_update(sums.loss, sums),
+            "q_mean": _per_update(sums.q_mean, sums),
+            "priority_mean": None if replay is None else _per_update(sums.error_mean, sums),
+            "priority_max": None if replay is None else replay.max_priority,
             "noise_scale": _mean(list(scales.values())),
             "epsilon": tick.epsilon,
             "beta": tick.beta,
-            "replay_fill": self._replay.fill,
+            "replay_fill": 0.0 if replay is None else replay.fill,
             "frames_per_second": (tick.frames - frames) / (now - since),
         }
         self._write(self._train, row)
@@ -340,6 +312,10 @@ def protocol_name(config: Config) -> str:
 
 def _next_multiple(frames: int, period: int) -> int:
     return (frames // period + 1) * period
+
+
+def _per_update(total: float, sums: UpdateSums) -> float | None:
+    return total / sums.updates if sums.updates else None
 
 
 def _mean(values: list) -> float | None:

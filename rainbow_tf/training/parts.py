@@ -8,7 +8,8 @@ import psutil
 
 from rainbow_tf.agent.actor import Actor
 from rainbow_tf.agent.learner import Learner, make_optimizer
-from rainbow_tf.agent.networks import make_network, make_support
+from rainbow_tf.agent.networks import Network, make_network, make_support
+from rainbow_tf.baselines import a3c
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.environments.worlds import World, make_world
 from rainbow_tf.replay.replay import Replay, replay_bytes
@@ -21,15 +22,43 @@ class Parts(NamedTuple):
     world: World
     replay: Replay
     learner: Learner
-    actor: Actor
-    evaluation_actor: Actor
+    actor: Actor | a3c.PolicyActor
+    evaluation_actor: Actor | a3c.PolicyActor
+
+    @property
+    def spec(self) -> WorldSpec:
+        """What is played."""
+        return self.world.spec
+
+    @property
+    def generators(self) -> dict[str, np.random.Generator]:
+        """All that is random, but the noise of the networks."""
+        return {
+            "replay": self.replay.rng,
+            "actor": self.actor.rng,
+            "evaluation_actor": self.evaluation_actor.rng,
+        }
+
+    def close(self) -> None:
+        """Ends the world."""
+        self.world.close()
 
 
-def build_parts(config: Config, start_steps: int = 0) -> Parts:
-    """All parts, every one with a random stream of its own that follows from the seed.
+AnyParts = Parts | a3c.Crew
+
+
+def build_parts(config: Config, start_steps: int = 0) -> AnyParts:
+    """What the settings' algorithm is made of; all randomness follows from the seed.
 
     A world that starts again after so many steps does not play its first episodes again.
     """
+    if config.algorithm == "a3c":
+        return a3c.build_crew(config, start_steps)
+    return build_rainbow(config, start_steps)
+
+
+def build_rainbow(config: Config, start_steps: int = 0) -> Parts:
+    """All parts of Rainbow, every one with a random stream of its own."""
     seeds = np.random.SeedSequence(config.seed)
     world_seed, online_seed, target_seed = (int(s) // 2 for s in seeds.generate_state(3))
     world_seed = (world_seed + start_steps) % 2**31
@@ -51,21 +80,29 @@ def build_parts(config: Config, start_steps: int = 0) -> Parts:
         rng=replay_rng,
     )
 
-    def make_actor(noise: bool, rng: np.random.Generator) -> Actor:
-        return Actor(
-            network=learner.online,
-            support=make_support(config),
-            num_actions=spec.num_actions,
-            noise=noise and config.noisy,
-            rng=rng,
-        )
-
     return Parts(
         world=world,
         replay=replay,
         learner=learner,
-        actor=make_actor(True, actor_rng),
-        evaluation_actor=make_actor(config.eval_noise, evaluation_rng),
+        actor=make_actor(config, learner.online, spec, noise=True, rng=actor_rng),
+        evaluation_actor=make_actor(
+            config, learner.online, spec, noise=config.eval_noise, rng=evaluation_rng
+        ),
+    )
+
+
+def make_actor(
+    config: Config, network: Network, spec: WorldSpec, *, noise: bool, rng: np.random.Generator
+) -> Actor | a3c.PolicyActor:
+    """What plays by a network of the settings, with noise where the network has some."""
+    if config.algorithm == "a3c":
+        return a3c.PolicyActor(network=network, rng=rng)
+    return Actor(
+        network=network,
+        support=make_support(config),
+        num_actions=spec.num_actions,
+        noise=noise and config.noisy,
+        rng=rng,
     )
 
 
@@ -76,7 +113,7 @@ def make_learner(config: Config, spec: WorldSpec, *, online_seed: int, target_se
         target=make_network(config, spec, seed=target_seed, name="target"),
         support=make_support(config),
         double=config.double,
-        priority=str(config.priority),
+        priority=config.priority_measure,
         optimizer=make_optimizer(config),
     )
 

@@ -1,5 +1,6 @@
 """What a person sees of a run: a table before it, a bar while it goes."""
 
+import dataclasses
 import shutil
 import sys
 import time
@@ -8,33 +9,40 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
+from rainbow_tf.baselines.a3c import Crew
 from rainbow_tf.config import Config
 from rainbow_tf.replay.replay import replay_bytes
-from rainbow_tf.training.checkpoint import disk_bytes
+from rainbow_tf.training.checkpoint import agent_variables, disk_bytes
+from rainbow_tf.training.loop import train
 from rainbow_tf.training.metrics import Metrics
-from rainbow_tf.training.parts import Parts
+from rainbow_tf.training.parts import AnyParts, Parts
+from rainbow_tf.training.snapshot import assign, values
 from rainbow_tf.types import Batch, WorldSpec
 
 _MEASURED_STEPS = 10
 _MEASURED_UPDATES = 5
 
 
-def describe(config: Config, parts: Parts, start_frames: int) -> str:
+def describe(config: Config, parts: AnyParts, start_frames: int) -> str:
     """The table that is printed before a run starts; measures the speed for it."""
-    spec = parts.world.spec
+    spec = parts.spec
     frames_per_second, seconds = measure_speed(config, parts, start_frames)
-    memory = replay_bytes(config.replay_capacity, spec, compressed=config.compressed_replay)
-    disk = size(disk_bytes(config, spec, parts.learner.online.count_params()))
+    disk = f"{size(disk_bytes(config, spec, parts.learner.online.count_params()))} on disk"
     frames = config.frames - start_frames
     gpus = tf.config.list_physical_devices("GPU")
+    replay = {}
+    if config.has_replay:
+        memory = replay_bytes(config.replay_capacity, spec, compressed=config.compressed_replay)
+        disk += " when the replay is full"
+        replay["replay"] = f"{config.replay_capacity:,} steps, {size(memory)} when full"
     rows = {
         "agent": config.agent,
         "world": f"{config.game or config.environment}, {spec.num_actions} actions, "
         f"observations {(spec.frame_stack, *spec.frame_shape)} {spec.frame_dtype}",
         "parameters": f"{parts.learner.online.count_params():,}",
-        "replay": f"{config.replay_capacity:,} steps, {size(memory)} when full",
-        "checkpoints": f"every {config.checkpoint_period_frames:,} frames, {disk} on disk "
-        f"when the replay is full ({size(_free_disk(config))} free)",
+        **replay,
+        "checkpoints": f"every {config.checkpoint_period_frames:,} frames, {disk} "
+        f"({size(_free_disk(config))} free)",
         "device": f"{len(gpus)} GPU" if gpus else "CPU",
         "run folder": str(config.folder),
         "expected time": f"{duration(seconds)} for {frames:,} frames, "
@@ -49,18 +57,35 @@ def _free_disk(config: Config) -> int:
     return shutil.disk_usage(next(p for p in (folder, *folder.parents) if p.exists())).free
 
 
-def measure_speed(config: Config, parts: Parts, start_frames: int = 0) -> tuple[float, float]:
+def measure_speed(config: Config, parts: AnyParts, start_frames: int = 0) -> tuple[float, float]:
     """Frames per second of a learning run, and seconds of its rest, from a short trial.
 
     The trial compiles what the run needs and leaves no trace in the agent or the world.
     """
-    learner = parts.learner
-    variables = [
-        *learner.online.variables,
-        *learner.target.variables,  # its noise has a state too
-        *learner.optimizer.variables,
-    ]
-    saved = [variable.numpy() for variable in variables]
+    variables = agent_variables(parts)
+    saved = values(variables)
+    states = {name: rng.bit_generator.state for name, rng in parts.generators.items()}
+    if isinstance(parts, Crew):
+        step_seconds, update_seconds = _crew_seconds(config, parts), 0.0
+    else:
+        step_seconds, update_seconds = _rainbow_seconds(config, parts)
+    assign(variables, saved)
+    for name, rng in parts.generators.items():
+        rng.bit_generator.state = states[name]
+    return _forecast(config, start_frames, step_seconds, update_seconds)
+
+
+def _crew_seconds(config: Config, crew: Crew) -> float:
+    """Seconds of a step, with its share of an update; the first tick compiles."""
+    ticks = train(dataclasses.replace(config, frames=10**9), crew)
+    before = next(ticks).counters.steps
+    started = time.perf_counter()
+    steps = next(ticks).counters.steps - before
+    return (time.perf_counter() - started) / steps
+
+
+def _rainbow_seconds(config: Config, parts: Parts) -> tuple[float, float]:
+    """Seconds of a step and of an update."""
     output = parts.world.reset()
     actions = parts.actor.act(output.observation)
     started = time.perf_counter()
@@ -69,16 +94,12 @@ def measure_speed(config: Config, parts: Parts, start_frames: int = 0) -> tuple[
         actions = parts.actor.act(output.observation)
     step_seconds = (time.perf_counter() - started) / (_MEASURED_STEPS * config.num_envs)
 
-    batch = blank_batch(config, parts.world.spec)
-    learner.update(batch)
+    batch = blank_batch(config, parts.spec)
+    parts.learner.update(batch)
     started = time.perf_counter()
     for _ in range(_MEASURED_UPDATES):
-        learner.update(batch)
-    update_seconds = (time.perf_counter() - started) / _MEASURED_UPDATES
-
-    for variable, value in zip(variables, saved, strict=True):
-        variable.assign(value)
-    return _forecast(config, start_frames, step_seconds, update_seconds)
+        parts.learner.update(batch)
+    return step_seconds, (time.perf_counter() - started) / _MEASURED_UPDATES
 
 
 def _forecast(

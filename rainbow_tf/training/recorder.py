@@ -5,13 +5,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rainbow_tf.agent.actor import Actor
-from rainbow_tf.agent.networks import make_support
 from rainbow_tf.config import Config
 from rainbow_tf.environments.worlds import make_world
 from rainbow_tf.training.film import Film, play
 from rainbow_tf.training.metrics import Metrics
-from rainbow_tf.training.parts import Parts
+from rainbow_tf.training.parts import AnyParts, make_actor
 from rainbow_tf.training.video import SMALL, VIDEOS, Gif, frames_per_second, video
 
 _SECONDS = 10
@@ -28,7 +26,7 @@ class Recorder:
         self,
         *,
         config: Config,
-        parts: Parts,
+        parts: AnyParts,
         metrics: Metrics,
         frames: int,
         is_stopping: Callable[[], bool],
@@ -40,12 +38,9 @@ class Recorder:
         self._recorded = frames
         self._is_stopping = is_stopping
         self._say = say
-        self._actor = Actor(
-            network=self._network,
-            support=make_support(config),
-            num_actions=parts.world.spec.num_actions,
-            noise=config.eval_noise and config.noisy,
-            rng=np.random.default_rng(0),
+        rng = np.random.default_rng(0)
+        self._actor = make_actor(
+            config, self._network, parts.spec, noise=config.eval_noise, rng=rng
         )
 
     def observe(self, frames: int) -> None:

@@ -5,25 +5,28 @@ import pytest
 import rainbow_tf.flags as presets
 from rainbow_tf.config import Config
 from rainbow_tf.training.loop import train
-from rainbow_tf.training.metrics import EpisodeTracker
 from rainbow_tf.training.parts import build_parts
 
 # Presets of agents that differ from full Rainbow by flags alone.
 AGENTS = [name for name in presets.names("*/*") if name not in ("baselines/a3c", "baselines/dqn")]
 # What does not fit CartPole: the network for screens.
 OTHERS = {"atari100k": ("--network=auto",)}
+# A norm of 40 clips CartPole's ends, of returns near 100, more than all else: values would soar.
+A3C_CARTPOLE = ("baselines/a3c", "--preset=cartpole", "--max_grad_norm=10000")
+A3C_MINATAR = (
+    *("baselines/a3c", "--preset=minatar"),
+    *("--learning_rate=0.002", "--rmsprop_epsilon=0.01"),
+)
 
 
 def frames_to_reach(config: Config, mean_return: float, *, episodes: int) -> int | None:
     """Frames after which that many training episodes in a row first have the mean return."""
     parts = build_parts(config)
-    tracker = EpisodeTracker(config.num_envs)
     scores: list[float] = []
     for tick in train(config, parts):
-        finished = tracker.observe(tick.output)
-        scores += [episode.score for episode in finished]
+        scores += [episode.score for episode in tick.episodes]
         recent = scores[-episodes:]
-        if finished and len(recent) == episodes and sum(recent) / episodes >= mean_return:
+        if tick.episodes and len(recent) == episodes and sum(recent) / episodes >= mean_return:
             return tick.frames
     return None
 
@@ -66,3 +69,25 @@ def test_minatar_breakout_is_learned(preset):
     config = preset("minatar")
     assert config.frames == 250_000
     assert frames_to_reach(config, 8, episodes=100) is not None
+
+
+@pytest.mark.learning
+def test_a3c_soon_gets_better_at_cartpole(preset):
+    config = preset(*A3C_CARTPOLE, "--frames=40000")
+    assert frames_to_reach(config, 100, episodes=20) is not None
+
+
+@pytest.mark.learning
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a3c_learns_cartpole(preset, seed):
+    config = preset(*A3C_CARTPOLE, "--frames=150000", f"--seed={seed}")
+    assert frames_to_reach(config, 195, episodes=20) is not None
+
+
+@pytest.mark.learning
+@pytest.mark.long
+def test_a3c_learns_minatar_breakout(preset):
+    config = preset(*A3C_MINATAR)
+    assert config.frames == 250_000
+    assert frames_to_reach(config, 3, episodes=100) is not None

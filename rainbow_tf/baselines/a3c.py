@@ -1,0 +1,397 @@
+"""A3C, feed-forward (Mnih et al. 2016): asynchronous actor-learners, and no replay.
+
+Every worker is a thread with a world of its own. It takes a copy of the shared weights, plays up
+to n steps with it, and adds its gradient to the shared weights, whatever others did to them
+meanwhile. Unlike the paper's, these updates wait for one another: they take a lock, so that no
+half of one is lost. Which worker comes first is left to chance, and so no two runs are alike,
+but those of one worker.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from rainbow_tf.agent.actor import Judgement
+from rainbow_tf.agent.learner import DivergedError, make_optimizer
+from rainbow_tf.agent.networks import Network, make_network
+from rainbow_tf.agent.schedules import linear
+from rainbow_tf.config import Config
+from rainbow_tf.environments.episodes import EpisodeTracker
+from rainbow_tf.environments.worlds import World, make_world
+from rainbow_tf.types import BEGINNING, Counters, Episode, Tick, UpdateResult, WorldSpec
+
+tfd = tfp.distributions
+
+_VALUE_COST = 0.5
+_ROUND_UPDATES = 8  # of every worker between ticks: long enough to hide the wait for the last one
+
+
+class Rollout(NamedTuple):
+    """Up to n steps of one lane, which no episode's end lies between."""
+
+    observation: np.ndarray  # [n + 1, S, *frame], the last observation last
+    action_tm1: np.ndarray  # [n] int32
+    reward_t: np.ndarray  # [n] float32, clipped; 0 after the rollout
+    discount_t: np.ndarray  # [n] float32, 0 at a terminal; 1 after the rollout
+    length: np.int32  # steps that were played
+
+
+def n_step_returns(reward_t: tf.Tensor, discount_t: tf.Tensor, bootstrap: tf.Tensor) -> tf.Tensor:
+    """Returns of the states before each reward: G_tm1 = r_t + discount_t G_t, from the bootstrap.
+
+    Steps of reward 0 and discount 1 pass it through, so a shorter rollout is filled up with them.
+    """
+    tf.debugging.assert_rank(reward_t, 1)  # [n]
+    tf.debugging.assert_rank(discount_t, 1)
+    tf.debugging.assert_rank(bootstrap, 0)
+    returns = [bootstrap]
+    for r_t, d_t in zip(tf.unstack(reward_t)[::-1], tf.unstack(discount_t)[::-1], strict=True):
+        returns.append(r_t + d_t * returns[-1])
+    return tf.stop_gradient(tf.stack(returns[:0:-1]))
+
+
+def actor_critic_loss(
+    logits_tm1: tf.Tensor,
+    values_tm1: tf.Tensor,
+    action_tm1: tf.Tensor,
+    returns_tm1: tf.Tensor,
+    *,
+    entropy_cost: float,
+) -> tf.Tensor:
+    """-log pi(a) (G - V), half of (G - V)^2 and the entropy's bonus, per step.
+
+    The advantage of the first term is a constant: the policy does not teach the critic.
+    """
+    tf.debugging.assert_rank(logits_tm1, 2)  # [n, A]
+    for vector in (values_tm1, action_tm1, returns_tm1):
+        tf.debugging.assert_rank(vector, 1)  # a column would broadcast to [n, n] unseen
+    policy = tfd.Categorical(logits=logits_tm1)
+    error = returns_tm1 - values_tm1
+    policy_loss = -policy.log_prob(action_tm1) * tf.stop_gradient(error)
+    return policy_loss + _VALUE_COST * tf.square(error) - entropy_cost * policy.entropy()
+
+
+def sample(logits: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Actions [E] drawn from softmax policies [E, A], by the Gumbel trick."""
+    return np.argmax(logits + rng.gumbel(size=logits.shape), axis=1).astype(np.int32)
+
+
+class PolicyActor:
+    """Draws actions for E lanes from the policy, as A3C is evaluated."""
+
+    def __init__(self, *, network: Network, rng: np.random.Generator):
+        self.rng = rng
+        self._judge = tf.function(network, jit_compile=True, autograph=False)
+
+    def act(self, observation: np.ndarray, epsilon: float = 0.0) -> np.ndarray:
+        """Actions [E] for observations [E, S, *frame]; each is uniform with chance epsilon."""
+        return self.act_and_value(observation, epsilon)[0]
+
+    def act_and_value(
+        self, observation: np.ndarray, epsilon: float = 0.0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Actions as of `act`, and the return [E] that the policy expects."""
+        judgement = self.judge(observation, epsilon)
+        return judgement.actions, judgement.state_values
+
+    def judge(self, observation: np.ndarray, epsilon: float = 0.0) -> Judgement:
+        """Actions as of `act`, with the probabilities that they were drawn by."""
+        logits, state_values = self._judge(tf.convert_to_tensor(observation))
+        logits = logits.numpy()
+        if epsilon > 0:
+            logits[self.rng.random(len(logits)) < epsilon] = 0
+        probs = np.exp(logits - logits.max(axis=1, keepdims=True))
+        probs /= probs.sum(axis=1, keepdims=True)
+        return Judgement(sample(logits, self.rng), probs, state_values.numpy(), probs=None)
+
+
+class SharedLearner:
+    """The weights and RMSProp statistics that all workers share."""
+
+    def __init__(
+        self,
+        *,
+        online: Network,
+        optimizer: keras.optimizers.Optimizer,
+        spec: WorldSpec,
+        n_step: int,
+        entropy_cost: float,
+    ):
+        self.online = online
+        self.optimizer = optimizer
+        self.optimizer.build(online.trainable_variables)
+        self._entropy_cost = entropy_cost
+        self._lock = threading.Lock()
+        self._handles = [v.value.handle for v in online.trainable_variables]
+        weights = [tf.TensorSpec(v.shape, v.dtype) for v in online.trainable_variables]
+        frames = (spec.frame_stack, *spec.frame_shape)
+        rollout = Rollout(
+            observation=tf.TensorSpec((n_step + 1, *frames), spec.frame_dtype),
+            action_tm1=tf.TensorSpec((n_step,), tf.int32),
+            reward_t=tf.TensorSpec((n_step,), tf.float32),
+            discount_t=tf.TensorSpec((n_step,), tf.float32),
+            length=tf.TensorSpec((), tf.int32),
+        )
+        rate = tf.TensorSpec((), tf.float32)
+        observation = tf.TensorSpec((1, *frames), spec.frame_dtype)
+        self._policy = _compiled(self._logits, observation, *weights)
+        self._compute = _compiled(self._gradients, *rollout, *weights)
+        self._apply = _compiled(self._update, rate, *weights)
+
+    @property
+    def variables(self) -> dict[str, list]:
+        """All that learning changes, by whose it is."""
+        return {"online": self.online.variables, "optimizer": self.optimizer.variables}
+
+    def weights(self) -> list[tf.Tensor]:
+        """The weights as they are now, which later updates do not change."""
+        with self._lock:
+            return [tf.raw_ops.ReadVariableOp(resource=h, dtype=tf.float32) for h in self._handles]
+
+    def logits(self, weights: Sequence[tf.Tensor], observation: np.ndarray) -> np.ndarray:
+        """The policy [1, A] of these weights for an observation [1, S, *frame]."""
+        (logits,) = self._policy(tf.convert_to_tensor(observation), *weights)
+        return logits.numpy()
+
+    def gradients(
+        self, weights: Sequence[tf.Tensor], rollout: Rollout
+    ) -> tuple[list[tf.Tensor], UpdateResult]:
+        """What these weights learn from a rollout that was played with them."""
+        packed, *gradients = self._compute(*map(tf.convert_to_tensor, rollout), *weights)
+        packed = packed.numpy()
+        errors = np.abs(packed[: rollout.length])
+        result = UpdateResult(errors, float(packed[-2]), float(packed[-1]))
+        if not np.isfinite(result.loss):
+            names = ("action_tm1", "reward_t", "discount_t")
+            steps = {name: getattr(rollout, name)[: rollout.length].tolist() for name in names}
+            raise DivergedError(result, {"rollout": {**steps, "errors": errors.tolist()}})
+        return gradients, result
+
+    def apply(self, gradients: Sequence[tf.Tensor], learning_rate: float) -> None:
+        """Adds gradients, of whichever worker, to the shared weights."""
+        with self._lock:
+            self._apply(tf.constant(learning_rate, tf.float32), *gradients)
+
+    def _logits(self, observation: tf.Tensor, *weights: tf.Tensor) -> tf.Tensor:
+        return self._call(weights, observation)[0]
+
+    def _gradients(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
+        """Errors [n], loss and mean value in one vector, and the gradients."""
+        rollout, weights = Rollout(*tensors[:5]), tensors[5:]
+        played = tf.cast(tf.range(tf.shape(rollout.reward_t)[0]) < rollout.length, tf.float32)
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            logits, values = self._call(weights, rollout.observation)  # [n + 1, A], [n + 1]
+            returns_tm1 = n_step_returns(rollout.reward_t, rollout.discount_t, values[-1])
+            step_loss = actor_critic_loss(
+                logits[:-1],
+                values[:-1],
+                rollout.action_tm1,
+                returns_tm1,
+                entropy_cost=self._entropy_cost,
+            )
+            loss = tf.reduce_sum(played * step_loss)
+        value_mean = tf.reduce_sum(played * values[:-1]) / tf.reduce_sum(played)
+        packed = tf.concat([returns_tm1 - values[:-1], [loss, value_mean]], axis=0)
+        return [packed, *tape.gradient(loss, weights)]
+
+    def _update(self, learning_rate: tf.Tensor, *gradients: tf.Tensor) -> None:
+        self.optimizer.learning_rate.assign(learning_rate)
+        self.optimizer.apply(gradients)
+
+    def _call(self, weights: Sequence[tf.Tensor], observation: tf.Tensor):
+        outputs, _ = self.online.stateless_call(weights, [], observation)
+        return outputs
+
+
+def _compiled(function: Callable, *specs: tf.TensorSpec) -> Callable:
+    """Compiles a function of flat tensors for these, once and for all threads.
+
+    Called flat: TensorFlow's usual call checks every argument, and takes four times as long.
+    """
+    compiled = tf.function(function, jit_compile=True, autograph=False)
+    concrete = compiled.get_concrete_function(*specs)
+    captures = concrete.captured_inputs
+
+    def call(*tensors: tf.Tensor) -> Sequence[tf.Tensor]:
+        return concrete.inference_fn.call_flat(*tensors, *captures)
+
+    return call
+
+
+class Round:
+    """The steps that workers share out among themselves until the next tick."""
+
+    def __init__(self, start: Counters, limit: int):
+        self._lock = threading.Lock()
+        self._limit = limit
+        self._claimed = start.steps  # played or about to be
+        self.reached = start
+        self.episodes: list[Episode] = []
+        self.results: list[UpdateResult] = []
+
+    def begin(self, num_steps: int) -> bool:
+        """Whether a rollout of so many steps may begin."""
+        with self._lock:
+            if self._claimed >= self._limit:
+                return False
+            self._claimed += num_steps
+            return True
+
+    def add(self, steps: int, unplayed: int, episodes: list[Episode], result: UpdateResult) -> None:
+        """Takes in a rollout, with the steps that it was begun for and did not play."""
+        with self._lock:
+            self._claimed -= unplayed
+            self.reached = Counters(self.reached.steps + steps, self.reached.updates + 1)
+            self.episodes += episodes
+            self.results.append(result)
+
+
+class Worker:
+    """One actor-learner: a world, a random stream, and a rollout under way."""
+
+    def __init__(
+        self, *, config: Config, world: World, learner: SharedLearner, rng: np.random.Generator
+    ):
+        self._config = config
+        self.world = world
+        self._learner = learner
+        self.rng = rng
+        self._total_steps = config.steps(config.frames)
+
+    def reset(self) -> None:
+        """Starts a new episode."""
+        self._output = self.world.reset()
+        self._tracker = EpisodeTracker(1)
+
+    def work(self, round_: Round) -> None:
+        """Plays and learns for as long as the round goes on."""
+        n_step = self._config.n_step
+        while round_.begin(n_step):
+            weights = self._learner.weights()
+            rollout, episodes = self.play(weights)
+            length = int(rollout.length)
+            gradients, result = self._learner.gradients(weights, rollout)
+            progress = (round_.reached.steps + length) / self._total_steps
+            self._learner.apply(gradients, linear(self._config.learning_rate, 0.0, progress))
+            round_.add(length, n_step - length, episodes, result)
+
+    def play(self, weights: Sequence[tf.Tensor]) -> tuple[Rollout, list[Episode]]:
+        """Plays n steps, or fewer to the end of an episode or of a life."""
+        config, spec = self._config, self.world.spec
+        n_step = config.n_step
+        if self._output.episode_over[0]:
+            self._output = self.world.step(np.zeros(1, np.int32))  # a restart, whatever the action
+        frames = (spec.frame_stack, *spec.frame_shape)
+        observation = np.zeros((n_step + 1, *frames), spec.frame_dtype)
+        action_tm1 = np.zeros(n_step, np.int32)
+        reward_t = np.zeros(n_step, np.float32)
+        discount_t = np.ones(n_step, np.float32)
+        episodes: list[Episode] = []
+        output = self._output
+        for t in range(n_step):
+            observation[t] = output.observation[0]
+            action = sample(self._learner.logits(weights, output.observation), self.rng)
+            output = self.world.step(action)
+            episodes += self._tracker.observe(output)
+            reward = float(output.reward[0])
+            action_tm1[t] = action[0]
+            reward_t[t] = min(1.0, max(-1.0, reward)) if config.clip_rewards else reward
+            discount_t[t] = 0.0 if output.terminal[0] else config.discount
+            if output.terminal[0] or output.episode_over[0]:
+                break
+        observation[-1] = output.observation[0]
+        self._output = output
+        return Rollout(observation, action_tm1, reward_t, discount_t, np.int32(t + 1)), episodes
+
+
+class Crew(NamedTuple):
+    """What a run of A3C is made of."""
+
+    workers: list[Worker]
+    learner: SharedLearner
+    evaluation_actor: PolicyActor
+    replay: None = None
+
+    @property
+    def spec(self) -> WorldSpec:
+        """What is played."""
+        return self.workers[0].world.spec
+
+    @property
+    def generators(self) -> dict[str, np.random.Generator]:
+        """All that is random."""
+        workers = {f"worker_{i}": worker.rng for i, worker in enumerate(self.workers)}
+        return {**workers, "evaluation_actor": self.evaluation_actor.rng}
+
+    def close(self) -> None:
+        """Ends the worlds."""
+        for worker in self.workers:
+            worker.world.close()
+
+
+def build_crew(config: Config, start_steps: int = 0) -> Crew:
+    """As many workers as lanes, every one with random streams of its own.
+
+    A world that starts again after so many steps does not play its first episodes again.
+    """
+    seeds = np.random.SeedSequence(config.seed)
+    network_seed, *world_seeds = (int(s) // 2 for s in seeds.generate_state(1 + config.num_envs))
+    evaluation_rng, *rngs = map(np.random.default_rng, seeds.spawn(1 + config.num_envs))
+    worlds = [
+        make_world(config, num_envs=1, seed=(seed + start_steps) % 2**31, training=True)
+        for seed in world_seeds
+    ]
+    spec = worlds[0].spec
+    network = make_network(config, spec, seed=network_seed, name="online")
+    learner = SharedLearner(
+        online=network,
+        optimizer=make_optimizer(config),
+        spec=spec,
+        n_step=config.n_step,
+        entropy_cost=config.entropy_cost,
+    )
+    return Crew(
+        workers=[
+            Worker(config=config, world=world, learner=learner, rng=rng)
+            for world, rng in zip(worlds, rngs, strict=True)
+        ],
+        learner=learner,
+        evaluation_actor=PolicyActor(network=network, rng=evaluation_rng),
+    )
+
+
+def train(config: Config, crew: Crew, start: Counters = BEGINNING) -> Iterator[Tick]:
+    """Lets the workers play and learn; at a tick all of them rest between two rollouts."""
+    total_steps = config.steps(config.frames)
+    reached = start
+    for worker in crew.workers:
+        worker.reset()
+    with futures.ThreadPoolExecutor(len(crew.workers), "a3c") as threads:
+        while reached.steps < total_steps:
+            round_ = Round(reached, _round_limit(config, reached.steps))
+            work = [threads.submit(worker.work, round_) for worker in crew.workers]
+            for future in work:
+                future.result()  # or the error that it ended with
+            reached = round_.reached
+            frames = reached.steps * config.frames_per_step
+            yield Tick(frames, reached, round_.episodes, round_.results, epsilon=0.0, beta=0.0)
+
+
+def _round_limit(config: Config, steps: int) -> int:
+    """Where the next tick is due: soon, and where a row, an evaluation or a checkpoint is."""
+    periods = (
+        config.log_period_frames,
+        config.eval_period_frames,
+        config.checkpoint_period_frames,
+    )
+    spans = [config.steps(period) for period in periods if period > 0]
+    marks = [(steps // span + 1) * span for span in spans]
+    soon = steps + _ROUND_UPDATES * config.n_step * config.num_envs
+    return min(config.steps(config.frames), soon, *marks)
