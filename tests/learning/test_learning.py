@@ -42,7 +42,7 @@ def frames_to_reach(config: Config, mean_return: float, *, episodes: int) -> int
 )
 def test_cartpole_soon_gets_better(preset, agent):
     # A random player lasts about 22 steps.
-    config = preset(agent, "--preset=cartpole", "--frames=15000", *OTHERS.get(agent, ()))
+    config = preset(agent, "--preset=cartpole", "--frames=25000", *OTHERS.get(agent, ()))
     assert frames_to_reach(config, 100, episodes=20) is not None
 
 
