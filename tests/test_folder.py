@@ -60,6 +60,7 @@ def test_only_these_settings_may_change():
         "checkpoint_period_frames",
         "max_checkpoints",
         "log_period_frames",
+        "record_period_frames",
     }
 
 
@@ -89,7 +90,11 @@ def test_what_shapes_the_agent_or_the_world_may_not_change(name):
         "game": "pong",
         "environment": None,
         "protocol": "sticky",
+        "algorithm": "a3c",
         "network": "data_efficient",
+        "optimizer": "rmsprop",
+        "max_grad_norm": 10.0,
+        "priority": "ce",
         "replay_capacity": 500_000,
     }
     if name == "environment":

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -170,6 +171,7 @@ def test_interrupt_before_training_is_one_sentence(monkeypatch, tmp_path):
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(main, "run", interrupted)
+    monkeypatch.setattr(main, "FLAGS", SimpleNamespace(list_presets=False, preset=[]))
     monkeypatch.setattr(config, "from_flags", lambda: config.Config(game="qbert"))
     with pytest.raises(SystemExit, match="interrupted before training"):
         main.main(["train"])

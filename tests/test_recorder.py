@@ -48,14 +48,14 @@ def run(config):
         is_stopping=lambda: False,
         say=said.append,
     )
-    rewards = []
+    losses = []
     for tick in train(config, parts):
         metrics.observe(tick)
         recorder.observe(tick.frames)
-        rewards.append(tick.output.reward)
+        losses += [result.loss for result in tick.results]
     metrics.close()
     parts.world.close()
-    numbers = values(agent_variables(parts)) | {"rewards": np.stack(rewards)}
+    numbers = values(agent_variables(parts)) | {"losses": np.array(losses)}
     states = [rng.bit_generator.state for rng in (parts.actor.rng, parts.evaluation_actor.rng)]
     return said, parts, numbers, states
 
