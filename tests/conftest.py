@@ -1,5 +1,6 @@
 import csv
 import os
+import signal
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from rainbow_tf.config import define_flags, from_flags
 
 # The tests' own processes and the commands they start: no start-up notes of TensorFlow.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# A shell starts what runs in its background deaf to Ctrl-C, and commands would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -101,7 +101,6 @@ def test_an_interrupt_leaves_no_file(runs, tmp_path):
         [*COMMAND, *arguments, "--episodes=100"],
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     deadline = time.monotonic() + 200
     while not list(tmp_path.iterdir()):
