@@ -322,6 +322,17 @@ def test_the_gradient_of_all_weights_is_clipped_to_a_norm():
         assert_allclose(learner.online.entries, expected, rtol=1e-4)
 
 
+def test_the_norm_is_that_of_all_weights_together():
+    # The gradients 3 and 4 have a norm of 5: clipped to 1, they are 0.6 and 0.8.
+    plain = {"optimizer": "rmsprop", "rmsprop_decay": 0.0, "rmsprop_epsilon": 1e6}
+    plain |= {"rmsprop_centered": False, "learning_rate": 1000.0}
+    optimizer = make_optimizer(settings(max_grad_norm=1.0, **plain))
+    weights = [keras.Variable(0.0), keras.Variable(0.0)]
+    optimizer.build(weights)
+    optimizer.apply([tf.constant(3.0), tf.constant(4.0)])
+    assert_allclose([float(weight) for weight in weights], [-0.6, -0.8], rtol=1e-4)
+
+
 def test_priorities_by_kl_cross_entropy_and_td_error():
     # The support is 0, 5, 10. All logits are 0: the mean is 5. The reward of 2.5 with no bootstrap
     # gives the target (0.5, 0.5, 0), of the entropy ln 2 = 0.693147 and the mean 2.5.
