@@ -210,7 +210,8 @@ class _StopSignals:
         signal.signal(number, signal.SIG_DFL)  # a second one ends at once
 
 
-if __name__ == "__main__":
+def define_flags() -> None:
+    """Defines a flag for every setting, and those of presets."""
     config_module.define_flags()
     flags.adopt_module_key_flags(config_module)
     flags.DEFINE_multi_string(
@@ -220,4 +221,8 @@ if __name__ == "__main__":
         "wins, and other flags win over all of them.",
     )
     flags.DEFINE_bool("list_presets", False, "Print the presets, a sentence each, and end.")
+
+
+if __name__ == "__main__":
+    define_flags()
     run_command(main, rewrite=presets.expand)

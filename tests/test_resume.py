@@ -284,13 +284,12 @@ def test_divergence_leaves_a_diagnosis_and_the_checkpoint_before(tmp_path):
 
 KILLED_BEFORE_BEST = """
 import os
-from absl import app, flags
-from rainbow_tf import config, main
+from absl import app
+from rainbow_tf import main
 from rainbow_tf.training import evaluation
 
 evaluation.write_best = lambda *_: os._exit(9)
-config.define_flags()
-flags.adopt_module_key_flags(config)
+main.define_flags()
 app.run(main.main)
 """
 
