@@ -29,12 +29,12 @@ FLAGS = flags.FLAGS
 
 def main(arguments: list[str]) -> None:
     """Checks the settings, then trains; what a user can mend ends in one sentence."""
+    if FLAGS.list_presets:
+        _list_presets()
+        return
     try:
         if len(arguments) > 1:
             raise ConfigError(f"'{arguments[1]}' is not a flag; settings look like --game=qbert.")
-        if FLAGS.list_presets:
-            _list_presets()
-            return
         if FLAGS.preset:  # those of the command line are flagfiles by now
             raise ConfigError("--preset is in a flagfile; give it on the command line instead.")
         config = config_module.from_flags()
@@ -154,18 +154,22 @@ def run(config: Config) -> None:
         metrics.close()
         parts.close()
     if stop.requested and (frames < config.frames or evaluator.is_due(frames)):
-        again = [a for a in sys.argv[1:] if not re.fullmatch("--?restart(=.*)?", a)]
-        again += ["--norestart"] if config.restart else []  # it may stand in a flagfile
-        print(f"Stopped after {frames:,} frames. To go on:")
-        print(f"  python -m rainbow_tf.main {shlex.join(again)}")
-    else:
-        print(f"Done after {frames:,} frames; the run is in {config.folder}.")
-        if config.export_dir is not None:
-            from rainbow_tf.export.runs import export_run
+        _say_how_to_go_on(config, frames)
+        return
+    print(f"Done after {frames:,} frames; the run is in {config.folder}.")
+    if config.export_dir is not None:
+        from rainbow_tf.export.runs import export_run
 
-            is_best = evaluator.best is not None
-            export = export_run(config, Path(config.export_dir), is_best=is_best)
-            print(f"The {'best' if is_best else 'last'} policy is in {export.folder}.")
+        is_best = evaluator.best is not None
+        export = export_run(config, Path(config.export_dir), is_best=is_best)
+        print(f"The {'best' if is_best else 'last'} policy is in {export.folder}.")
+
+
+def _say_how_to_go_on(config: Config, frames: int) -> None:
+    again = [a for a in sys.argv[1:] if not re.fullmatch("--?restart(=.*)?", a)]
+    again += ["--norestart"] if config.restart else []  # it may stand in a flagfile
+    print(f"Stopped after {frames:,} frames. To go on:")
+    print(f"  python -m rainbow_tf.main {shlex.join(again)}")
 
 
 def _find_checkpoint(

@@ -255,8 +255,8 @@ def test_endings_that_meet(monkeypatch):
     assert got == [expected for _, expected in rows]
 
 
-def check_endings(game: str, monkeypatch, *, num_envs: int, num_steps: int, **settings) -> int:
-    """Checks that the emulator restarts where it should; returns how often it did."""
+def endings(game: str, monkeypatch, *, num_envs: int, num_steps: int, **settings):
+    """By step and lane: where the emulator restarts, where we say it will, and where it did."""
     infos = []
 
     class Watched(atari.AtariVectorEnv):
@@ -274,23 +274,27 @@ def check_endings(game: str, monkeypatch, *, num_envs: int, num_steps: int, **se
     outputs = play(make(game, num_envs=num_envs, **settings), num_steps, num_envs=num_envs)
     frames = np.stack([info["episode_frame_number"] for info in infos])
     is_restart = frames[1:] < frames[:-1]
-    np.testing.assert_array_equal(is_restart, [output.episode_over for output in outputs[:-1]])
-    np.testing.assert_array_equal(is_restart, [output.is_first for output in outputs[1:]])
-    return int(is_restart.sum())
+    is_over = [output.episode_over for output in outputs[:-1]]
+    is_first = [output.is_first for output in outputs[1:]]
+    return is_restart, is_over, is_first
 
 
 @pytest.mark.parametrize("game", GAMES)
 def test_every_game_restarts_where_its_episode_is_over(game, monkeypatch):
-    restarts = check_endings(
+    is_restart, is_over, is_first = endings(
         game, monkeypatch, num_envs=1, num_steps=54, max_episode_frames=100, noop_max=5
     )
-    assert restarts >= 2
+    np.testing.assert_array_equal(is_over, is_restart)
+    np.testing.assert_array_equal(is_first, is_restart)
+    assert is_restart.sum() >= 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("game", GAMES)
 def test_every_game_restarts_where_its_game_is_over(game, monkeypatch):
-    check_endings(game, monkeypatch, num_envs=4, num_steps=1500)
+    is_restart, is_over, is_first = endings(game, monkeypatch, num_envs=4, num_steps=1500)
+    np.testing.assert_array_equal(is_over, is_restart)
+    np.testing.assert_array_equal(is_first, is_restart)
 
 
 def test_no_ops_are_drawn_from_none_to_the_most():
