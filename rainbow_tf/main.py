@@ -50,8 +50,8 @@ def main(arguments: list[str]) -> None:
 
 def _list_presets() -> None:
     width = max(map(len, presets.names()))
-    for name in presets.names():
-        print(f"{name:<{width}}  {presets.sentence(name)}")
+    lines = [f"{name:<{width}}  {presets.sentence(name)}" for name in presets.names()]
+    print("\n".join(lines))  # at once: who reads only the first closes the pipe
 
 
 def run(config: Config) -> None:
