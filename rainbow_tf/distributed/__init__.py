@@ -1,0 +1,1 @@
+"""More than one process: sweeps of runs, and Ape-X, on Ray."""
