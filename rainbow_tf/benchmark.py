@@ -247,7 +247,9 @@ def measure_minatar(config: Config, repeats: int) -> Iterator[Figure]:
     parts = build_rainbow(small)
     ticks = train(small, parts)
     next(tick for tick in ticks if tick.results)
-    update, cycle = seconds_in_turns(10 * repeats, lambda: learn(parts, 0.4), lambda: next(ticks))
+    update, cycle = seconds_in_turns(
+        10 * repeats, lambda: learn(parts.replay, parts.learner, 0.4), lambda: next(ticks)
+    )
     yield figure("MinAtar update with sampling", "ms", update * 1e3)
     yield figure("MinAtar, four steps and an update", "ms", cycle * 1e3)
 

@@ -196,6 +196,42 @@ class Config:
         "newest step, and actions are chosen by weights one update older.",
     )
 
+    # Ape-X: many processes.
+    actors: int = _setting(
+        0,
+        "Processes that play, each with --num_envs lanes, while this one learns (Ape-X, on Ray); "
+        "0 plays and learns in one process.",
+        minimum=0,
+    )
+    address: str | None = _setting(
+        None,
+        "Address of a Ray cluster to place --actors on; by default processes of this machine, "
+        "which nobody beyond it can reach.",
+        may_change=True,
+    )
+    replay_shards: int = _setting(
+        1, "Processes that the replay of --actors is shared out to.", minimum=1, may_change=True
+    )
+    replay_ratio: float | None = _setting(
+        None,
+        "Updates per inserted frame that are held with --actors: who is ahead waits. By default "
+        "what --updates_per_step gives; 0 lets actors and learner go at their own pace.",
+        minimum=0,
+    )
+    rollout_steps: int = _setting(
+        16, "Steps of each lane that one of --actors plays before it hands them in.", minimum=1
+    )
+    broadcast_period_updates: int = _setting(
+        8, "Updates after which --actors get new weights.", minimum=1
+    )
+    epsilon_ladder: float | None = _setting(
+        None,
+        "Without noisy layers, actor i of N explores with this to the power of 1 + 7 i / (N - 1); "
+        "by default all follow the schedule of --epsilon_start.",
+        above=0,
+        maximum=1,
+    )
+
     # Evaluation.
     eval_period_frames: int = _setting(
         1_000_000, "Frames of training between evaluations; 0 for none.", minimum=0, may_change=True
@@ -264,6 +300,7 @@ class Config:
                 f"--v_min={self.v_min:g} must be below --v_max={self.v_max:g}; "
                 "the paper uses --v_min=-10 --v_max=10."
             )
+        self._check_actors()
         if self.algorithm == "a3c":
             self._check_a3c()
         if self.frame_stack is None:
@@ -273,12 +310,37 @@ class Config:
                 f"--priority={self.priority} compares distributions, which --nodistributional "
                 "switches off; give --priority=td or leave it out."
             )
-        shortest_ring = self.stack + self.n_step
-        if self.has_replay and self.replay_capacity // self.num_envs < shortest_ring:
+        shortest_ring, lanes = self.stack + self.n_step, self.num_envs * max(1, self.actors)
+        if self.has_replay and self.replay_capacity // lanes < shortest_ring:
+            actors = f"--actors={self.actors}, " if self.actors > 0 else ""
             raise ConfigError(
-                f"--replay_capacity={self.replay_capacity} is too small for "
+                f"--replay_capacity={self.replay_capacity} is too small for {actors}"
                 f"--num_envs={self.num_envs}, --n_step={self.n_step} and a stack of "
-                f"{self.stack}; give at least {shortest_ring * self.num_envs}."
+                f"{self.stack}; give at least {shortest_ring * lanes}."
+            )
+
+    def _check_actors(self) -> None:
+        if self.actors == 0:
+            if self.replay_ratio is not None:
+                raise ConfigError(
+                    f"--replay_ratio={self.replay_ratio:g} is held between --actors and their "
+                    "learner; without actors give --updates_per_step."
+                )
+            return
+        if self.algorithm == "a3c":
+            raise ConfigError(
+                f"--actors={self.actors} fill a replay, which --algorithm=a3c has not; leave it "
+                "out and give --num_envs for more of its workers."
+            )
+        if self.pipeline:
+            raise ConfigError(
+                f"--pipeline is of one process; leave it out: --actors={self.actors} play while "
+                "the learner learns anyway."
+            )
+        if self.replay_shards > self.actors:
+            raise ConfigError(
+                f"--replay_shards={self.replay_shards} is more than --actors={self.actors}; a "
+                "shard holds what one actor or several play, so give fewer."
             )
 
     def _check_a3c(self) -> None:
@@ -348,6 +410,13 @@ class Config:
         return self.algorithm != "a3c"
 
     @property
+    def held_updates_per_step(self) -> float | None:
+        """Updates per agent step that actors and learner hold; None if they run freely."""
+        if self.replay_ratio is None:
+            return self.updates_per_step
+        return self.replay_ratio * self.frames_per_step or None
+
+    @property
     def compressed_replay(self) -> bool:
         """Whether the replay holds its frames compressed."""
         return self.replay_compression == "lz4"
@@ -370,7 +439,8 @@ class Config:
         name = [_BASELINES[kept]] if kept in _BASELINES else missing
         length = [f"n{self.n_step}"] if self.n_step not in (1, 3) else []
         network = [self.network] if self.network != "auto" else []
-        return "_".join(name + length + network) or "rainbow"
+        actors = ["apex"] if self.actors > 0 else []
+        return "_".join(name + length + network + actors) or "rainbow"
 
     @property
     def world(self) -> str:

@@ -75,12 +75,20 @@ def run(config: Config) -> None:
     from rainbow_tf.training.evaluation import Evaluator
     from rainbow_tf.training.loop import train
     from rainbow_tf.training.metrics import Metrics
-    from rainbow_tf.training.parts import build_parts
+    from rainbow_tf.training.parts import AnyParts, build_parts
     from rainbow_tf.training.progress import ProgressBar, describe
     from rainbow_tf.training.recorder import Recorder
 
     start = BEGINNING if checkpoint is None else checkpoint_module.counters(checkpoint)
-    parts = build_parts(config, start.steps)
+    parts: AnyParts
+    if config.actors > 0:
+        from rainbow_tf.distributed import apex
+
+        parts = apex.build_fleet(config, start.steps)
+        ticks = apex.train(config, parts, start)
+    else:
+        parts = build_parts(config, start.steps)
+        ticks = train(config, parts, start)
     frames = start.steps * config.frames_per_step
     if checkpoint is not None:
         checkpoint_module.restore(parts, store, checkpoint)
@@ -128,7 +136,7 @@ def run(config: Config) -> None:
                 checkpointer.save(start, again=True)
             if evaluator.best != kept_best(config.folder):
                 evaluator.keep_best(frames)
-        for tick in train(config, parts, start):
+        for tick in ticks:
             frames, reached = tick.frames, tick.counters
             metrics.observe(tick)
             bar.show(frames, metrics)

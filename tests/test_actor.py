@@ -164,7 +164,8 @@ def test_acting_is_traced_once(noisy_actor):
     for seed in range(10):
         noisy_actor.act(same_observation(seed), epsilon=0.1 * (seed % 2))
         noisy_actor.act_and_value(same_observation(seed), epsilon=0.1 * (seed % 2))
-    assert [function.experimental_get_tracing_count() for function in compiled] == [1, 1]
+        noisy_actor.act_and_outputs(same_observation(seed), epsilon=0.1 * (seed % 2))
+    assert [function.experimental_get_tracing_count() for function in compiled] == [1, 1, 1]
 
 
 def test_epsilon_zero_is_greedy():

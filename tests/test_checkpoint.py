@@ -147,7 +147,7 @@ def test_a_restored_run_goes_on_as_the_other_would(tmp_path, changes):
     # The next batches and updates, and what the actors choose after them.
     observation = run.parts.world.reset().observation
     for _ in range(5):
-        results = [learn(one.parts, 0.5) for one in (run, other)]
+        results = [learn(one.parts.replay, one.parts.learner, 0.5) for one in (run, other)]
         np.testing.assert_array_equal(results[0].errors, results[1].errors)
         assert results[0][1:] == results[1][1:]
         for name in ("actor", "evaluation_actor"):
@@ -189,7 +189,7 @@ def test_compression_of_the_memory_may_change(tmp_path):
 
 
 def test_only_what_is_new_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("rainbow_tf.replay.replay._CHUNK_SLOTS", 40)
+    monkeypatch.setattr("rainbow_tf.replay.replay.CHUNK_SLOTS", 40)
     run = Run(settings(tmp_path))
     run.checkpointer.save(run.play(100).counters)  # 101 steps of 4 lanes: chunks 0 to 10
     run.checkpointer.save(run.play(15).counters)  # steps 101 to 115: chunks 10 and 11
@@ -200,7 +200,7 @@ def test_only_what_is_new_is_written(tmp_path, monkeypatch):
 
 
 def test_a_resumed_run_writes_only_what_is_new(tmp_path, monkeypatch):
-    monkeypatch.setattr("rainbow_tf.replay.replay._CHUNK_SLOTS", 40)
+    monkeypatch.setattr("rainbow_tf.replay.replay.CHUNK_SLOTS", 40)
     run = Run(settings(tmp_path))
     run.checkpointer.save(run.play(100).counters)
     other = Run.resumed(run.config)
@@ -212,7 +212,7 @@ def test_a_resumed_run_writes_only_what_is_new(tmp_path, monkeypatch):
 
 
 def test_a_chunk_that_vanished_is_written_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("rainbow_tf.replay.replay._CHUNK_SLOTS", 40)
+    monkeypatch.setattr("rainbow_tf.replay.replay.CHUNK_SLOTS", 40)
     run = Run(settings(tmp_path))
     run.checkpointer.save(run.play(100).counters)
     (tmp_path / CHECKPOINTS / "000001" / "steps_00003.lz4").unlink()
@@ -221,7 +221,7 @@ def test_a_chunk_that_vanished_is_written_again(tmp_path, monkeypatch):
 
 
 def test_a_chunk_that_was_cut_off_is_written_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("rainbow_tf.replay.replay._CHUNK_SLOTS", 40)
+    monkeypatch.setattr("rainbow_tf.replay.replay.CHUNK_SLOTS", 40)
     run = Run(settings(tmp_path))
     run.checkpointer.save(run.play(100).counters)
     os.truncate(tmp_path / CHECKPOINTS / "000001" / "steps_00003.lz4", 50)
@@ -283,7 +283,7 @@ def test_a_period_is_counted_in_frames(tmp_path):
 
 
 def test_a_full_disk_does_not_stop_the_run(tmp_path, monkeypatch):
-    monkeypatch.setattr("rainbow_tf.replay.replay._CHUNK_SLOTS", 40)
+    monkeypatch.setattr("rainbow_tf.replay.replay.CHUNK_SLOTS", 40)
     run = Run(settings(tmp_path))
     run.checkpointer.save(run.play(30).counters)
     with monkeypatch.context() as patch:

@@ -29,13 +29,13 @@ def test_forecast_by_hand():
     config = Config(game="qbert", frames=80_000 + 400_000, eval_period_frames=240_000)
     # 20K steps of 1 ms, then 100K of 1 ms and a quarter of an update of 40 ms, and two
     # evaluations of 125K steps: 20 + 100 * 11 + 250 seconds.
-    frames_per_second, seconds = _forecast(config, 0, 0.001, 0.040)
+    frames_per_second, seconds = _forecast(config, 0, 0.001, 0.011)
     assert frames_per_second == pytest.approx(4 / 0.011)
     assert seconds == pytest.approx(20 + 1_100 + 250)
     # A run that goes on at 240K frames has 60K learning steps and one evaluation left.
-    assert _forecast(config, 240_000, 0.001, 0.040)[1] == pytest.approx(660 + 125)
+    assert _forecast(config, 240_000, 0.001, 0.011)[1] == pytest.approx(660 + 125)
     # One that goes on at 40K has half of the history left.
-    assert _forecast(config, 40_000, 0.001, 0.040)[1] == pytest.approx(10 + 1_100 + 125)
+    assert _forecast(config, 40_000, 0.001, 0.011)[1] == pytest.approx(10 + 1_100 + 125)
 
 
 @pytest.mark.parametrize(

@@ -37,11 +37,19 @@ class Actor:
         self.rng = rng
         self._greedy = tf.function(self._greedy_actions, jit_compile=True, autograph=False)
         self._judge = tf.function(self._judgement, jit_compile=True, autograph=False)
+        self._greedy_by = tf.function(self._greedy_and_outputs, jit_compile=True, autograph=False)
 
     def act(self, observation: np.ndarray, epsilon: float = 0.0) -> np.ndarray:
         """Actions [E] for observations [E, S, *frame]; each is random with chance epsilon."""
         actions = self._greedy(tf.convert_to_tensor(observation)).numpy()
         return self._explore(actions, epsilon)
+
+    def act_and_outputs(
+        self, observation: np.ndarray, epsilon: float = 0.0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Actions as of `act`, and the network's outputs [E, A, N] that they were chosen by."""
+        actions, outputs = self._greedy_by(tf.convert_to_tensor(observation))
+        return self._explore(actions.numpy(), epsilon), outputs.numpy()
 
     def act_and_value(
         self, observation: np.ndarray, epsilon: float = 0.0
@@ -69,13 +77,17 @@ class Actor:
         return actions
 
     def _greedy_actions(self, observation: tf.Tensor) -> tf.Tensor:
-        values = q_values(self._support, self._outputs(observation))
-        return tf.argmax(values, axis=1, output_type=tf.int32)
+        actions, _ = self._greedy_and_outputs(observation)
+        return actions
 
-    def _judgement(self, observation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
+    def _greedy_and_outputs(self, observation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         outputs = self._outputs(observation)  # [E, A, N]
         values = q_values(self._support, outputs)  # [E, A]
-        actions = tf.argmax(values, axis=1, output_type=tf.int32)
+        return tf.argmax(values, axis=1, output_type=tf.int32), outputs
+
+    def _judgement(self, observation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
+        actions, outputs = self._greedy_and_outputs(observation)
+        values = q_values(self._support, outputs)
         return actions, values, None if self._support is None else tf.nn.softmax(outputs)
 
     def _outputs(self, observation: tf.Tensor) -> tf.Tensor:

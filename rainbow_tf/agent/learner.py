@@ -73,34 +73,20 @@ class Learner:
         action_t = tf.argmax(self._values(selector), axis=1, output_type=tf.int32)
         with tf.GradientTape() as tape:
             outputs_tm1 = self.online(batch.observation_tm1, training=True)
-            error_loss, errors = self._losses(batch, outputs_tm1, outputs_t, action_t)
+            error_loss, errors = losses.losses_and_errors(
+                self._support,
+                self._priority,
+                outputs_tm1,
+                batch.action_tm1,
+                batch.reward_t,
+                batch.discount_t,
+                outputs_t,
+                action_t,
+            )
             loss = tf.reduce_mean(batch.weight * error_loss)
         self.optimizer.apply(tape.gradient(loss, self.online.trainable_variables))
         q_mean = tf.reduce_mean(tf.reduce_max(self._values(outputs_tm1), axis=1))
         return tf.concat([errors, [loss, q_mean]], axis=0)
-
-    def _losses(self, batch, outputs_tm1, outputs_t, action_t):
-        """Loss and error of every example; the error becomes its priority."""
-        error = losses.td_error(
-            self._values(outputs_tm1),
-            batch.action_tm1,
-            batch.reward_t,
-            batch.discount_t,
-            self._values(outputs_t),
-            action_t,
-        )
-        if self._support is None:
-            return losses.huber(error), tf.abs(error)
-        target_probs = losses.categorical_target(
-            tf.constant(self._support), batch.reward_t, batch.discount_t, outputs_t, action_t
-        )
-        divergence = losses.categorical_td_loss(outputs_tm1, batch.action_tm1, target_probs)
-        errors = {
-            "kl": divergence,
-            "ce": divergence + losses.entropy(target_probs),
-            "td": tf.abs(error),
-        }
-        return divergence, errors[self._priority]
 
     def _values(self, outputs: tf.Tensor) -> tf.Tensor:
         return losses.q_values(self._support, outputs)

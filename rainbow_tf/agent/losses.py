@@ -90,3 +90,36 @@ def huber(error: tf.Tensor) -> tf.Tensor:
     """Half the square within 1, linear beyond: DQN's clipped error as a loss."""
     size = tf.abs(error)
     return tf.where(size <= 1, 0.5 * tf.square(error), size - 0.5)
+
+
+def losses_and_errors(
+    support: np.ndarray | None,
+    priority: str,
+    outputs_tm1: tf.Tensor,
+    action_tm1: tf.Tensor,
+    reward_t: tf.Tensor,
+    discount_t: tf.Tensor,
+    outputs_t: tf.Tensor,
+    action_t: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Loss and error of every example; the error, as `priority` measures it, is its priority."""
+    error = td_error(
+        q_values(support, outputs_tm1),
+        action_tm1,
+        reward_t,
+        discount_t,
+        q_values(support, outputs_t),
+        action_t,
+    )
+    if support is None:
+        return huber(error), tf.abs(error)
+    target_probs = categorical_target(
+        tf.constant(support), reward_t, discount_t, outputs_t, action_t
+    )
+    divergence = categorical_td_loss(outputs_tm1, action_tm1, target_probs)
+    errors = {
+        "kl": divergence,
+        "ce": divergence + entropy(target_probs),
+        "td": tf.abs(error),
+    }
+    return divergence, errors[priority]

@@ -7,7 +7,9 @@ half of one is lost. Which worker comes first is left to chance, and so no two r
 but those of one worker.
 """
 
+import dataclasses
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from typing import NamedTuple
@@ -24,7 +26,7 @@ from rainbow_tf.agent.schedules import linear
 from rainbow_tf.config import Config
 from rainbow_tf.environments.episodes import EpisodeTracker
 from rainbow_tf.environments.worlds import World, make_world
-from rainbow_tf.types import BEGINNING, Counters, Episode, Tick, UpdateResult, WorldSpec
+from rainbow_tf.types import BEGINNING, Batch, Counters, Episode, Tick, UpdateResult, WorldSpec
 
 tfd = tfp.distributions
 
@@ -329,6 +331,15 @@ class Crew(NamedTuple):
         """All that is random."""
         workers = {f"worker_{i}": worker.rng for i, worker in enumerate(self.workers)}
         return {**workers, "evaluation_actor": self.evaluation_actor.rng}
+
+    def seconds(self, config: Config, batch: Batch) -> tuple[float, float]:
+        """Seconds of a step, which is always one of learning; no batch is drawn here."""
+        ticks = train(dataclasses.replace(config, frames=10**9), self)
+        before = next(ticks).counters.steps  # the first tick compiles
+        started = time.perf_counter()
+        steps = next(ticks).counters.steps - before
+        seconds = (time.perf_counter() - started) / steps
+        return seconds, seconds
 
     def close(self) -> None:
         """Ends the worlds."""

@@ -4,6 +4,7 @@ import logging
 import os
 import socket
 from types import ModuleType
+from typing import Any
 
 from rainbow_tf.config import ConfigError
 
@@ -40,7 +41,7 @@ def connect(
     ray = import_ray(wanted_by)
     if ray.is_initialized():
         return ray
-    options = {"log_to_driver": False, "logging_level": logging.ERROR}
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
         options |= {
             "include_dashboard": False,

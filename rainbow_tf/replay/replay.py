@@ -12,13 +12,14 @@ import numpy as np
 
 from rainbow_tf.replay.frames import FrameRing, Lz4FrameRing, RawFrameRing
 from rainbow_tf.replay.sum_tree import SumTree
+from rainbow_tf.replay.windows import Windows
 from rainbow_tf.types import Batch, WorldSpec
 
 # Keeps a transition of error 0 drawable; far below any error that matters.
 _PRIORITY_FLOOR = 1e-6
 _LZ4_SHARE = 0.27  # of a frame's bytes, measured on Q*bert
 _BYTES_BESIDE_FRAME = 23  # action, reward, discount, end, age and a leaf with its share of tree
-_CHUNK_SLOTS = 4096  # 29 MB of Atari frames
+CHUNK_SLOTS = 4096  # 29 MB of Atari frames
 
 
 def replay_bytes(capacity: int, spec: WorldSpec, *, compressed: bool = False) -> int:
@@ -51,7 +52,6 @@ class Replay:
             raise ValueError(f"A lane needs {stack + n_step} slots, capacity gives {length}.")
         self._length = length
         self._stack = stack
-        self._n_step = n_step
         self._prioritized = prioritized
         self._exponent = priority_exponent
         self.rng = rng
@@ -78,11 +78,10 @@ class Replay:
         self._num_sampleable = 0
         self._lane_starts = np.arange(num_lanes) * length
         self._over = np.ones(num_lanes, bool)  # the next frame must start an episode
-        self._open = np.zeros(num_lanes, np.int64)  # steps that wait for their window to close
+        self._windows = Windows(num_lanes=num_lanes, n_step=n_step)
         self._newest_age = np.zeros(num_lanes, np.uint8)
-        self._chunk_length = max(1, _CHUNK_SLOTS // num_lanes)
+        self._chunk_length = max(1, CHUNK_SLOTS // num_lanes)
         self._changed = np.zeros(-(-length // self._chunk_length), bool)
-        self._back = np.arange(1, n_step + 1)
         self._ahead = np.arange(stack)
         self._strata = np.arange(batch_size)
         self._observations = np.zeros((2 * batch_size, stack, *spec.frame_shape), spec.frame_dtype)
@@ -102,6 +101,11 @@ class Replay:
         """The largest error seen so far: the priority of a new transition."""
         return self._max_priority
 
+    @property
+    def total_priority(self) -> float:
+        """Sum of all priorities, with the exponent: the mass that draws fall on."""
+        return self._tree.total
+
     def add(
         self,
         *,
@@ -111,8 +115,12 @@ class Replay:
         discount_t: np.ndarray,  # [E], 0 at a terminal
         episode_over: np.ndarray,  # [E] bool, a first frame follows
         is_first: np.ndarray,  # [E] bool, no step led to this frame
+        errors: np.ndarray | None = None,  # [E, n], of the steps begun 1 to n frames ago
     ) -> None:
-        """Writes one step of every lane; of a first frame the action and reward do not count."""
+        """Writes one step of every lane; of a first frame the action and reward do not count.
+
+        A step whose window closes enters with its error, or without errors as the largest seen.
+        """
         if not np.array_equal(is_first, self._over):
             raise ValueError("A first frame must follow the end of an episode, and only that.")
         cursor = self._cursor
@@ -129,8 +137,7 @@ class Replay:
         self._newest_age = np.where(is_first, 0, older).astype(np.uint8)
         self._age[slots] = self._newest_age
         self._over = episode_over.copy()
-        self._open = np.where(is_first, 0, self._open + 1)
-        self._enter_closed(cursor, window_end)
+        self._enter(cursor, self._windows.step(is_first, window_end), errors)
         self._changed[cursor // self._chunk_length] = True
         self._cursor = (cursor + 1) % self._length
         self._added += 1
@@ -145,26 +152,29 @@ class Replay:
         newest = (self._cursor - 1) % self._length
         self._window_end[self._lane_starts + newest] = True
         self._over[:] = True
-        self._enter_closed(newest, self._over)
+        self._enter(newest, self._windows.close(self._over), None)
         self._changed[newest // self._chunk_length] = True
 
-    def _enter_closed(self, cursor: int, window_end: np.ndarray) -> None:
+    def _enter(self, cursor: int, closes: np.ndarray, errors: np.ndarray | None) -> None:
         """Lets in the steps whose window closes with the frame at the cursor."""
-        is_open = self._back <= self._open[:, None]  # [E, n]
-        closes = is_open & (window_end[:, None] | (self._back == self._n_step))
         if not closes.any():
             return
-        slots = self._lane_starts[:, None] + (cursor - self._back) % self._length
-        self._set_priorities(slots[closes], self._max_priority**self._exponent)
-        self._open -= closes.sum(axis=1)
+        slots = self._lane_starts[:, None] + (cursor - self._windows.back) % self._length
+        if errors is None or not self._prioritized:
+            priorities: np.ndarray | float = self._max_priority**self._exponent
+        else:
+            priorities = self._priorities_of(errors[closes])
+        self._set_priorities(slots[closes], priorities)
 
     def _set_priorities(self, slots: np.ndarray, priorities: np.ndarray | float) -> None:
         before = np.count_nonzero(self._tree.get(slots))
         self._tree.set(slots, priorities)
         self._num_sampleable += int(np.count_nonzero(self._tree.get(slots)) - before)
 
-    def sample(self, importance_exponent: float) -> tuple[np.ndarray, Batch]:
-        """Draws a batch, one from each of B equal shares of the priority mass.
+    def sample(
+        self, importance_exponent: float, size: int | None = None
+    ) -> tuple[np.ndarray, Batch]:
+        """Draws a batch, or a smaller one, from as many equal shares of the priority mass.
 
         Gives the ids for `update_priorities` and the batch, whose observations are
         overwritten by the next call.
@@ -172,8 +182,8 @@ class Replay:
         if self._num_sampleable == 0:
             raise ValueError("Nothing to sample: no transition is complete yet.")
         total = self._tree.total
-        size = len(self._strata)
-        masses = (self._strata + self.rng.random(size)) * (total / size)
+        size = len(self._strata) if size is None else size
+        masses = (self._strata[:size] + self.rng.random(size)) * (total / size)
         slots = self._tree.find(masses)
         weight = (self._num_sampleable * self._tree.get(slots) / total) ** -importance_exponent
         weight /= weight.max()
@@ -188,7 +198,9 @@ class Replay:
         size = len(slots)
         positions = slots % self._length
         lane_starts = slots - positions
-        window = lane_starts[:, None] + (positions[:, None] + self._back) % self._length  # [B, n]
+        window = (
+            lane_starts[:, None] + (positions[:, None] + self._windows.back) % self._length
+        )  # [B, n]
         ended = np.logical_or.accumulate(self._window_end[window], axis=1)
         inside = np.ones_like(ended)
         inside[:, 1:] = ~ended[:, :-1]
@@ -199,13 +211,14 @@ class Replay:
         last = window[np.arange(size), steps - 1]
 
         both = np.concatenate([slots, last])
-        self._frames.gather(both, self._age[both], self._observations)
+        observations = self._observations[: 2 * size]
+        self._frames.gather(both, self._age[both], observations)
         return Batch(
-            observation_tm1=self._observations[:size],
+            observation_tm1=observations[:size],
             action_tm1=self._action[window[:, 0]],
             reward_t=rewards.sum(axis=1, dtype=np.float32),
             discount_t=discounts[:, -1].astype(np.float32),
-            observation_t=self._observations[size:],
+            observation_t=observations[size:],
             weight=weight,
         )
 
@@ -213,13 +226,18 @@ class Replay:
         """Makes the errors (KL or absolute TD) the priorities of what is still there."""
         if not self._prioritized:
             return
+        priorities = self._priorities_of(errors)
+        slots = ids % self._tree.capacity
+        is_there = (self._ids(slots) == ids) & (self._tree.get(slots) > 0)
+        self._tree.set(slots[is_there], priorities[is_there])
+
+    def _priorities_of(self, errors: np.ndarray) -> np.ndarray:
+        """What the tree holds for errors; the largest is remembered."""
         if not np.isfinite(errors).all():
             raise ValueError("Priorities must be finite: one that is not would spoil every draw.")
         priorities = np.maximum(errors, 0.0).astype(np.float64) + _PRIORITY_FLOOR
         self._max_priority = max(self._max_priority, float(priorities.max()))
-        slots = ids % self._tree.capacity
-        is_there = (self._ids(slots) == ids) & (self._tree.get(slots) > 0)
-        self._tree.set(slots[is_there], priorities[is_there] ** self._exponent)
+        return priorities**self._exponent
 
     def priorities(self, ids: np.ndarray) -> np.ndarray:
         """Priorities of what was drawn, as the tree holds them: with the exponent."""
@@ -233,7 +251,7 @@ class Replay:
             "cursor": np.array(self._cursor),
             "added": np.array(self._added),
             "over": self._over,
-            "open": self._open,
+            "open": self._windows.open,
             "newest_age": self._newest_age,
         }
 
@@ -245,7 +263,7 @@ class Replay:
         self._cursor = int(state["cursor"])
         self._added = int(state["added"])
         self._over[:] = state["over"]
-        self._open[:] = state["open"]
+        self._windows.open[:] = state["open"]
         self._newest_age[:] = state["newest_age"]
 
     def written_chunks(self) -> range:
@@ -268,6 +286,7 @@ class Replay:
 
     def restore_chunk(self, number: int, steps: dict[str, np.ndarray]) -> None:
         """Takes back what `chunk` gave, after `restore`."""
+        self._changed[number] = True
         slots = self._chunk_slots(number)
         self._frames.set(slots, steps["frame"])
         for name, column in self._columns().items():

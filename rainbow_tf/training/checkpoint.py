@@ -120,15 +120,18 @@ def restore(parts: AnyParts, store: CheckpointStore, checkpoint: Checkpoint) -> 
     assign(agent_variables(parts), store.read(checkpoint.files[AGENT_FILE]))
     for name, rng in parts.generators.items():
         rng.bit_generator.state = checkpoint.state["generators"][name]
-    replay = parts.replay
-    if replay is None:
-        return
+    if parts.replay is not None:
+        restore_replay(parts.replay, store, checkpoint)
+        parts.replay.forget_changes()
+
+
+def restore_replay(replay: Any, store: CheckpointStore, checkpoint: Checkpoint) -> None:
+    """Fills a replay, or a shard of one with its share; its chunks count as changed."""
     state = store.read(checkpoint.files[_REPLAY])
     check_alike(replay.state(), state)
     replay.restore(state)
     for number in replay.written_chunks():
         replay.restore_chunk(number, store.read(checkpoint.files[_chunk_name(number)]))
-    replay.forget_changes()
 
 
 def disk_bytes(config: Config, spec: WorldSpec, num_parameters: int) -> int:

@@ -1,10 +1,11 @@
 """The run: act, remember, learn. A generator, so that who logs or stops it stays outside."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from rainbow_tf.agent.learner import DivergedError
+from rainbow_tf.agent.learner import DivergedError, Learner
 from rainbow_tf.agent.schedules import linear
 from rainbow_tf.baselines import a3c
 from rainbow_tf.config import Config
@@ -34,11 +35,11 @@ def _train(config: Config, parts: Parts, start: Counters) -> Iterator[Tick]:
     def learn_what_is_due(beta: float) -> list[UpdateResult]:
         due = int((steps - history_steps) * config.updates_per_step) - updates
         is_ready = due > 0 and parts.replay.num_sampleable > 0
-        return [learn(parts, beta) for _ in range(due)] if is_ready else []
+        return [learn(parts.replay, parts.learner, beta) for _ in range(due)] if is_ready else []
 
     parts.replay.cut_episodes()
     output = parts.world.reset()
-    remember(config, parts, np.zeros(config.num_envs, np.int32), output)
+    parts.replay.add(**step_to_keep(config, np.zeros(config.num_envs, np.int32), output))
     while steps < total_steps:
         epsilon = exploration(config, steps)
         beta = linear(config.importance_exponent, 1.0, steps / total_steps)
@@ -47,7 +48,7 @@ def _train(config: Config, parts: Parts, start: Counters) -> Iterator[Tick]:
         results = learn_what_is_due(beta) if config.pipeline else []
         updates += len(results)
         output = parts.world.receive()
-        remember(config, parts, actions, output)
+        parts.replay.add(**step_to_keep(config, actions, output))
         before = steps
         steps += int(np.count_nonzero(~output.is_first))
 
@@ -69,36 +70,36 @@ def exploration(config: Config, steps: int) -> float:
     return linear(config.epsilon_start, config.epsilon_end, progress)
 
 
-def remember(config: Config, parts: Parts, actions: np.ndarray, output: StepOutput) -> None:
-    """Writes a step to the replay: rewards clipped, endings in the discount."""
+def step_to_keep(config: Config, actions: np.ndarray, output: StepOutput) -> dict[str, np.ndarray]:
+    """A step as the replay keeps it: its newest frame, rewards clipped, endings in the discount."""
     reward = np.clip(output.reward, -1, 1) if config.clip_rewards else output.reward
-    parts.replay.add(
-        frame=output.observation[:, -1],
-        action_tm1=actions,
-        reward_t=reward,
-        discount_t=np.where(output.terminal, 0.0, config.discount),
-        episode_over=output.episode_over,
-        is_first=output.is_first,
-    )
+    return {
+        "frame": output.observation[:, -1],
+        "action_tm1": actions,
+        "reward_t": reward,
+        "discount_t": np.where(output.terminal, 0.0, config.discount),
+        "episode_over": output.episode_over,
+        "is_first": output.is_first,
+    }
 
 
-def learn(parts: Parts, beta: float) -> UpdateResult:
+def learn(replay: Any, learner: Learner, beta: float) -> UpdateResult:
     """One update with a drawn batch, whose errors become its priorities."""
-    ids, batch = parts.replay.sample(beta)
-    result = parts.learner.update(batch)
+    ids, batch = replay.sample(beta)
+    result = learner.update(batch)
     if not np.isfinite(result.loss):
         details = {
             "batch": {
                 "ids": ids.tolist(),
-                "priorities": parts.replay.priorities(ids).tolist(),
+                "priorities": replay.priorities(ids).tolist(),
                 "errors": result.errors.tolist(),
                 "weights": batch.weight.tolist(),
                 "actions": batch.action_tm1.tolist(),
                 "rewards": batch.reward_t.tolist(),
                 "discounts": batch.discount_t.tolist(),
             },
-            "max_priority": parts.replay.max_priority,
+            "max_priority": replay.max_priority,
         }
         raise DivergedError(result, details)
-    parts.replay.update_priorities(ids, result.errors)
+    replay.update_priorities(ids, result.errors)
     return result

@@ -17,7 +17,6 @@ from tensorboard.plugins.image.metadata import create_summary_metadata
 
 from rainbow_tf.agent.networks import Network
 from rainbow_tf.config import Config
-from rainbow_tf.replay.replay import Replay
 from rainbow_tf.training.judge import JudgedEpisode, outside_support
 from rainbow_tf.training.storage import write_atomically
 from rainbow_tf.types import Episode, Tick, UpdateResult
@@ -142,7 +141,7 @@ class Metrics:
         *,
         config: Config,
         network: Network,
-        replay: Replay | None,
+        replay: Any,  # a replay or what stands for one; None without
         frames: int,
         evaluated: int | None = None,
         say: Callable[[str], None],

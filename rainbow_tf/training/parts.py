@@ -1,7 +1,8 @@
 """Builds what a run is made of, from its settings alone."""
 
+import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import psutil
@@ -13,7 +14,10 @@ from rainbow_tf.baselines import a3c
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.environments.worlds import World, make_world
 from rainbow_tf.replay.replay import Replay, replay_bytes
-from rainbow_tf.types import WorldSpec
+from rainbow_tf.types import Batch, WorldSpec
+
+_MEASURED_STEPS = 10
+_MEASURED_UPDATES = 5
 
 
 class Parts(NamedTuple):
@@ -39,15 +43,59 @@ class Parts(NamedTuple):
             "evaluation_actor": self.evaluation_actor.rng,
         }
 
+    def seconds(self, config: Config, batch: Batch) -> tuple[float, float]:
+        """Seconds of a step, and of one with its share of an update, from a short trial."""
+        output = self.world.reset()
+        actions = self.actor.act(output.observation)
+        started = time.perf_counter()
+        for _ in range(_MEASURED_STEPS):
+            output = self.world.step(actions)
+            actions = self.actor.act(output.observation)
+        step_seconds = (time.perf_counter() - started) / (_MEASURED_STEPS * config.num_envs)
+
+        self.learner.update(batch)
+        started = time.perf_counter()
+        for _ in range(_MEASURED_UPDATES):
+            self.learner.update(batch)
+        update_seconds = (time.perf_counter() - started) / _MEASURED_UPDATES
+        return step_seconds, step_seconds + config.updates_per_step * update_seconds
+
     def close(self) -> None:
         """Ends the world."""
         self.world.close()
 
 
-AnyParts = Parts | a3c.Crew
+class AnyParts(Protocol):
+    """What the parts of every run have, whatever its algorithm and wherever they are."""
+
+    @property
+    def replay(self) -> Any:
+        """A replay, or what stands for one; None without."""
+
+    @property
+    def learner(self) -> Learner | a3c.SharedLearner:
+        """What learns."""
+
+    @property
+    def evaluation_actor(self) -> Actor | a3c.PolicyActor:
+        """What plays when the run is judged."""
+
+    @property
+    def spec(self) -> WorldSpec:
+        """What is played."""
+
+    @property
+    def generators(self) -> dict[str, np.random.Generator]:
+        """All that is random here, but the noise of the networks."""
+
+    def seconds(self, config: Config, batch: Batch) -> tuple[float, float]:
+        """Seconds of a step, and of a step when learning, from a short trial."""
+
+    def close(self) -> None:
+        """Ends what goes on by itself."""
 
 
-def build_parts(config: Config, start_steps: int = 0) -> AnyParts:
+def build_parts(config: Config, start_steps: int = 0) -> Parts | a3c.Crew:
     """What the settings' algorithm is made of; all randomness follows from the seed.
 
     A world that starts again after so many steps does not play its first episodes again.
@@ -66,7 +114,7 @@ def build_rainbow(config: Config, start_steps: int = 0) -> Parts:
 
     world = make_world(config, num_envs=config.num_envs, seed=world_seed, training=True)
     spec = world.spec
-    _check_memory(replay_bytes(config.replay_capacity, spec, compressed=config.compressed_replay))
+    check_memory(config, spec)
     learner = make_learner(config, spec, online_seed=online_seed, target_seed=target_seed)
     replay = Replay(
         capacity=config.replay_capacity,
@@ -118,7 +166,9 @@ def make_learner(config: Config, spec: WorldSpec, *, online_seed: int, target_se
     )
 
 
-def _check_memory(needed: int) -> None:
+def check_memory(config: Config, spec: WorldSpec) -> None:
+    """Refuses a replay that this machine has no room for."""
+    needed = replay_bytes(config.replay_capacity, spec, compressed=config.compressed_replay)
     free = psutil.virtual_memory().available
     limit = Path("/sys/fs/cgroup/memory.max")  # a container may have less than the machine
     if limit.exists() and (text := limit.read_text().strip()).isdigit():

@@ -1,26 +1,19 @@
 """What a person sees of a run: a table before it, a bar while it goes."""
 
-import dataclasses
 import shutil
 import sys
-import time
 
 import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from rainbow_tf.baselines.a3c import Crew
 from rainbow_tf.config import Config
 from rainbow_tf.replay.replay import replay_bytes
 from rainbow_tf.training.checkpoint import agent_variables, disk_bytes
-from rainbow_tf.training.loop import train
 from rainbow_tf.training.metrics import Metrics
-from rainbow_tf.training.parts import AnyParts, Parts
+from rainbow_tf.training.parts import AnyParts
 from rainbow_tf.training.snapshot import assign, values
 from rainbow_tf.types import Batch, WorldSpec
-
-_MEASURED_STEPS = 10
-_MEASURED_UPDATES = 5
 
 
 def describe(config: Config, parts: AnyParts, start_frames: int) -> str:
@@ -35,12 +28,20 @@ def describe(config: Config, parts: AnyParts, start_frames: int) -> str:
         memory = replay_bytes(config.replay_capacity, spec, compressed=config.compressed_replay)
         disk += " when the replay is full"
         replay["replay"] = f"{config.replay_capacity:,} steps, {size(memory)} when full"
+    actors = {}
+    if config.actors > 0:
+        place = "this machine" if config.address is None else f"the cluster at {config.address}"
+        actors["actors"] = (
+            f"{config.actors} with {config.num_envs} lanes, {config.replay_shards} replay shards, "
+            f"on {place}"
+        )
     rows = {
         "agent": config.agent,
         "world": f"{config.game or config.environment}, {spec.num_actions} actions, "
         f"observations {(spec.frame_stack, *spec.frame_shape)} {spec.frame_dtype}",
         "parameters": f"{parts.learner.online.count_params():,}",
         **replay,
+        **actors,
         "checkpoints": f"every {config.checkpoint_period_frames:,} frames, {disk} "
         f"({size(_free_disk(config))} free)",
         "device": f"{len(gpus)} GPU" if gpus else "CPU",
@@ -65,47 +66,16 @@ def measure_speed(config: Config, parts: AnyParts, start_frames: int = 0) -> tup
     variables = agent_variables(parts)
     saved = values(variables)
     states = {name: rng.bit_generator.state for name, rng in parts.generators.items()}
-    if isinstance(parts, Crew):
-        step_seconds, update_seconds = _crew_seconds(config, parts), 0.0
-    else:
-        step_seconds, update_seconds = _rainbow_seconds(config, parts)
+    step_seconds, learning_seconds = parts.seconds(config, blank_batch(config, parts.spec))
     assign(variables, saved)
     for name, rng in parts.generators.items():
         rng.bit_generator.state = states[name]
-    return _forecast(config, start_frames, step_seconds, update_seconds)
-
-
-def _crew_seconds(config: Config, crew: Crew) -> float:
-    """Seconds of a step, with its share of an update; the first tick compiles."""
-    ticks = train(dataclasses.replace(config, frames=10**9), crew)
-    before = next(ticks).counters.steps
-    started = time.perf_counter()
-    steps = next(ticks).counters.steps - before
-    return (time.perf_counter() - started) / steps
-
-
-def _rainbow_seconds(config: Config, parts: Parts) -> tuple[float, float]:
-    """Seconds of a step and of an update."""
-    output = parts.world.reset()
-    actions = parts.actor.act(output.observation)
-    started = time.perf_counter()
-    for _ in range(_MEASURED_STEPS):
-        output = parts.world.step(actions)
-        actions = parts.actor.act(output.observation)
-    step_seconds = (time.perf_counter() - started) / (_MEASURED_STEPS * config.num_envs)
-
-    batch = blank_batch(config, parts.spec)
-    parts.learner.update(batch)
-    started = time.perf_counter()
-    for _ in range(_MEASURED_UPDATES):
-        parts.learner.update(batch)
-    return step_seconds, (time.perf_counter() - started) / _MEASURED_UPDATES
+    return _forecast(config, start_frames, step_seconds, learning_seconds)
 
 
 def _forecast(
-    config: Config, start_frames: int, step_seconds: float, update_seconds: float
+    config: Config, start_frames: int, step_seconds: float, learning_seconds: float
 ) -> tuple[float, float]:
-    learning_seconds = step_seconds + config.updates_per_step * update_seconds
     frames = config.frames - start_frames
     history = min(max(0, config.min_history_frames - start_frames), frames)
     evaluations = frames // config.eval_period_frames if config.eval_period_frames else 0
