@@ -140,7 +140,8 @@ class Orders:
         self._config = config
         self._fleet = fleet
         self._version = -1
-        self._numbers = [0] * config.actors
+        self._asked = [0] * config.actors  # rollouts of each
+        self._numbers = [0] * config.actors  # of the next rollout to arrive
         self.under_way: deque[tuple[int, Any, Any]] = deque()  # actor, its rollout, what is told
         self.broadcast()
 
@@ -158,18 +159,18 @@ class Orders:
     def give(self, steps: int, limit: float) -> None:
         """Asks actors that have little to do, for as long as the steps stay below a limit."""
         config, replay = self._config, self._fleet.replay
-        counts = np.bincount([actor for actor, *_ in self.under_way], minlength=config.actors)
-        planned = steps + len(self.under_way) * config.rollout_steps * config.num_envs
-        for turn in range(_AHEAD):
-            for actor in np.flatnonzero(counts <= turn).tolist():
-                if planned >= limit:
-                    return
-                anew = actor in replay.broken_off
-                replay.broken_off.discard(actor)
-                epsilon = actor_exploration(config, actor, steps)
-                self.under_way.append((actor, *self.play(actor, epsilon=epsilon, anew=anew)))
-                counts[actor] += 1
-                planned += config.rollout_steps * config.num_envs
+        rollout_steps = config.rollout_steps * config.num_envs
+        planned = steps + len(self.under_way) * rollout_steps
+        while planned < limit and len(self.under_way) < _AHEAD * config.actors:
+            counts = np.bincount([actor for actor, *_ in self.under_way], minlength=config.actors)
+            # In turns: where the learner is the slower one, the first would play all there is.
+            actor = min(range(config.actors), key=lambda i: (counts[i], self._asked[i]))
+            self._asked[actor] += 1
+            anew = actor in replay.broken_off
+            replay.broken_off.discard(actor)
+            epsilon = actor_exploration(config, actor, steps)
+            self.under_way.append((actor, *self.play(actor, epsilon=epsilon, anew=anew)))
+            planned += rollout_steps
 
     def collect(self, patience: float) -> list[Played]:
         """Sends rollouts that were played to the replay, after waiting for one of them at most."""

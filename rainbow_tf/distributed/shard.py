@@ -23,7 +23,7 @@ class Rollout(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What a shard tells with every answer."""
+    """What a shard tells when it has written a rollout."""
 
     num_sampleable: int
     total_priority: float
@@ -34,12 +34,8 @@ class Standing(NamedTuple):
 EMPTY = Standing(0, 0.0, 1.0, 0.0)
 
 
-class Draw(NamedTuple):
-    """A batch, the ids of its transitions, and how the shard stood."""
-
-    ids: np.ndarray
-    batch: Batch
-    standing: Standing
+class NewShardError(RuntimeError):
+    """The process is a new one, and who calls it takes it for one that died."""
 
 
 class ReplayShard:
@@ -47,14 +43,25 @@ class ReplayShard:
 
     def __init__(self, *, config: Config, spec: WorldSpec, actors: list[int], seed: int):
         self._union = make_union(config, spec, actors, seed)
+        self._is_begun = False
         self._next: dict[int, int] = {}  # number of the rollout that goes on from the last one
+
+    def begin(self) -> None:
+        """Lets the shard be used, by who knows that it is empty."""
+        self._is_begun = True
+
+    @property
+    def _held(self) -> ReplayUnion:
+        if not self._is_begun:
+            raise NewShardError
+        return self._union
 
     def add(self, actor: int, number: int, rollout: Rollout, begins: bool) -> Standing | None:
         """Writes what an actor played from a reset on, or after its rollout before.
 
         What follows a rollout that was lost, or that an earlier process held, is not written.
         """
-        replay = self._union.replays[actor]
+        replay = self._held.replays[actor]
         if begins:
             replay.cut_episodes()
         elif self._next.get(actor) != number:
@@ -65,56 +72,55 @@ class ReplayShard:
             replay.add(**{name: column[t] for name, column in columns.items()})
         return self.standing()
 
-    def sample(self, importance_exponent: float) -> Draw:
-        """Draws a batch."""
-        ids, batch = self._union.sample(importance_exponent)
-        return Draw(ids, batch, self.standing())
+    def sample(self, importance_exponent: float) -> tuple[np.ndarray, Batch]:
+        """Draws a batch; gives the ids of its transitions with it."""
+        return self._held.sample(importance_exponent)
 
     def update_priorities(self, ids: np.ndarray, errors: np.ndarray) -> None:
         """Makes the errors the priorities of what is still there."""
-        self._union.update_priorities(ids, errors)
+        self._held.update_priorities(ids, errors)
 
     def priorities(self, ids: np.ndarray) -> np.ndarray:
         """Priorities of what was drawn."""
-        return self._union.priorities(ids)
+        return self._held.priorities(ids)
 
     def standing(self) -> Standing:
         """How full the shard is, and how its priorities stand."""
-        replays = self._union.replays.values()
+        replays = self._held.replays.values()
         return Standing(
-            self._union.num_sampleable,
-            self._union.total_priority,
+            self._held.num_sampleable,
+            self._held.total_priority,
             max(replay.max_priority for replay in replays),
             float(np.mean([replay.fill for replay in replays])),
         )
 
     def state(self, actor: int) -> dict[str, np.ndarray]:
         """What `Replay.state` gives of an actor's replay."""
-        return self._union.replays[actor].state()
+        return self._held.replays[actor].state()
 
     def restore(self, actor: int, state: dict[str, np.ndarray]) -> None:
         """Takes back what `state` gave."""
-        self._union.replays[actor].restore(state)
+        self._held.replays[actor].restore(state)
 
     def written_chunks(self, actor: int) -> list[int]:
         """Numbers of the chunks of an actor's replay that hold steps."""
-        return list(self._union.replays[actor].written_chunks())
+        return list(self._held.replays[actor].written_chunks())
 
     def changed_chunks(self, actor: int) -> list[int]:
         """Numbers of the chunks that were written to since `forget_changes`."""
-        return self._union.replays[actor].changed_chunks()
+        return self._held.replays[actor].changed_chunks()
 
     def chunk(self, actor: int, number: int) -> dict[str, np.ndarray]:
         """The steps of a chunk."""
-        return self._union.replays[actor].chunk(number)
+        return self._held.replays[actor].chunk(number)
 
     def restore_chunk(self, actor: int, number: int, steps: dict[str, np.ndarray]) -> None:
         """Takes back what `chunk` gave, after `restore`."""
-        self._union.replays[actor].restore_chunk(number, steps)
+        self._held.replays[actor].restore_chunk(number, steps)
 
     def forget_changes(self) -> None:
         """Takes all chunks as they are for saved."""
-        for replay in self._union.replays.values():
+        for replay in self._held.replays.values():
             replay.forget_changes()
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.distributed.shard import EMPTY, Draw, ReplayShard, Standing
+from rainbow_tf.distributed.shard import EMPTY, NewShardError, ReplayShard, Standing
 from rainbow_tf.replay.replay import replay_bytes
 from rainbow_tf.training.checkpoint import restore_replay
 from rainbow_tf.training.storage import CHECKPOINTS, CheckpointStore
@@ -44,6 +44,9 @@ class RemoteShard:
         memory = replay_bytes(capacity, spec, compressed=config.compressed_replay)
         shard = ray.remote(num_cpus=1, memory=memory, max_restarts=-1)(ReplayShard)
         self._handle = shard.remote(config=config, spec=spec, actors=self.actors, seed=seed)
+        self._handle.begin.remote()
+        # Where nobody called it when it died, the first sign is that it is new.
+        self.death = (ray.exceptions.RayActorError, NewShardError)
         self.standing = EMPTY
         self._adds: deque[tuple[int, Any]] = deque()  # actor and answer
 
@@ -75,11 +78,9 @@ class RemoteShard:
         """Has a batch drawn; `receive` waits for it."""
         return self._handle.sample.remote(importance_exponent)
 
-    def receive(self, answer: Any) -> Draw:
-        """The batch that was asked for."""
-        draw: Draw = self._ray.get(answer)
-        self.standing = draw.standing
-        return draw
+    def receive(self, answer: Any) -> tuple[np.ndarray, Batch]:
+        """The ids and the batch that were asked for."""
+        return self._ray.get(answer)
 
     def update_priorities(self, ids: np.ndarray, errors: np.ndarray) -> None:
         """Has priorities changed; nobody waits for it."""
@@ -95,9 +96,10 @@ class RemoteShard:
         give_up = time.monotonic() + _RESTART_SECONDS
         while True:
             try:
-                self.standing = self._ray.get(self._handle.standing.remote())
+                self._ray.get(self._handle.begin.remote())
+                self.standing = EMPTY
                 return
-            except self._ray.exceptions.RayActorError as error:
+            except self.death as error:
                 if time.monotonic() > give_up:
                     raise ConfigError(
                         f"Replay shard {self.number} died and Ray could not start it again in "
@@ -211,7 +213,7 @@ class ShardedReplay:
             shard, answer = self._ahead.popleft()
             draw = self._guarded(shard, functools.partial(shard.receive, answer))
             if draw is not None:
-                return draw.ids, draw.batch
+                return draw
 
     def _choose(self) -> RemoteShard:
         masses = np.array([shard.standing.total_priority for shard in self._shards])
@@ -237,7 +239,7 @@ class ShardedReplay:
         """What a call gives, or None if the shard died; then it is there again."""
         try:
             return call()
-        except self._ray.exceptions.RayActorError:
+        except shard.death:
             self._recover(shard)
             return None
 
@@ -290,6 +292,6 @@ class ShardedReplay:
         """What a shard gives for a checkpoint; one that dies in the midst of it spoils it."""
         try:
             return call()
-        except self._ray.exceptions.RayActorError as error:
+        except shard.death as error:
             self._recover(shard)
             raise OSError(errno.EIO, f"replay shard {shard.number} died meanwhile") from error

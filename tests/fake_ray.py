@@ -1,0 +1,102 @@
+"""As much of Ray as Ape-X uses, in one process: calls are carried out when they are made."""
+
+from collections.abc import Callable
+from typing import Any
+
+
+class RayActorError(Exception):
+    pass
+
+
+class ObjectLostError(Exception):
+    pass
+
+
+class Ref:
+    """A value, or the error that came instead."""
+
+    def __init__(self, value: Any = None, error: Exception | None = None):
+        self.value, self.error = value, error
+
+
+class Handle:
+    """An actor that `kill` ends; Ray starts it again for the call after the one that fails."""
+
+    def __init__(self, make: Callable[[], Any], retries: bool):
+        self._make = make
+        self._retries = retries
+        self.instance = make()
+        self.is_dead = False
+        self.calls: list[str] = []
+
+    def kill(self) -> None:
+        self.is_dead = True
+
+    def restart(self) -> None:
+        self.instance, self.is_dead = self._make(), False
+
+    def __getattr__(self, name: str) -> "Method":
+        return Method(self, name)
+
+
+class Method:
+    def __init__(self, handle: Handle, name: str, num_returns: int = 1):
+        self._handle, self._name, self._num_returns = handle, name, num_returns
+
+    def options(self, *, num_returns: int) -> "Method":
+        return Method(self._handle, self._name, num_returns)
+
+    def remote(self, *arguments, **named) -> Any:
+        handle = self._handle
+        handle.calls.append(self._name)
+        failed = handle.is_dead
+        if failed:
+            handle.restart()
+        if failed and not handle._retries:
+            return Ref(error=RayActorError("killed"))
+        values = [a.value if isinstance(a, Ref) else a for a in arguments]
+        try:
+            value = getattr(handle.instance, self._name)(*values, **named)
+        except Exception as error:
+            return Ref(error=error)
+        return Ref(value) if self._num_returns == 1 else [Ref(part) for part in value]
+
+
+class FakeRay:
+    class exceptions:  # noqa: N801
+        RayActorError = RayActorError
+        ObjectLostError = ObjectLostError
+
+    def __init__(self):
+        self.handles: list[Handle] = []
+        self.puts = 0
+
+    def remote(self, *, max_task_retries: int = 0, **options):
+        def wrap(kind):
+            class Remote:
+                @staticmethod
+                def remote(**arguments):
+                    handle = Handle(lambda: kind(**arguments), retries=max_task_retries == -1)
+                    self.handles.append(handle)
+                    return handle
+
+            return Remote
+
+        return wrap
+
+    def put(self, value):
+        self.puts += 1
+        return Ref(value)
+
+    def get(self, refs):
+        if isinstance(refs, list):
+            return [self.get(ref) for ref in refs]
+        if refs.error is not None:
+            raise refs.error
+        return refs.value
+
+    def wait(self, refs, num_returns=1, timeout=None):
+        return refs[:num_returns], refs[num_returns:]
+
+    def shutdown(self):
+        pass
