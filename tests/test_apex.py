@@ -411,6 +411,29 @@ def test_runs_with_actors_have_a_name_of_their_own():
     assert small(noisy=False).agent == "no_noisy_apex"
 
 
+def test_the_preset_trains_on_pong(fake, preset, tmp_path):
+    config = preset(
+        "apex",
+        "--game=pong",
+        "--actors=2",
+        "--frames=2400",
+        "--min_history_frames=1200",
+        "--replay_capacity=2000",
+        "--updates_per_step=0.01",
+        "--batch_size=64",
+        f"--run_dir={tmp_path}",
+    )
+    fleet = apex.build_fleet(config)
+    before = [variable.numpy() for variable in fleet.learner.online.trainable_variables]
+    ticks = list(apex.train(config, fleet))
+    assert ticks[-1].frames >= 2_400
+    losses = [result.loss for tick in ticks for result in tick.results]
+    assert len(losses) >= 1
+    assert np.isfinite(losses).all()
+    after = [variable.numpy() for variable in fleet.learner.online.trainable_variables]
+    assert all(not np.array_equal(old, new) for old, new in zip(before, after, strict=True))
+
+
 FLAGS = [
     "--preset=cartpole",
     "--actors=2",

@@ -54,6 +54,17 @@ DDQN = {
 }
 EXPECTED = {
     "rainbow": {},
+    "apex": {
+        "actors": 4,
+        "batch_size": 512,
+        "priority_exponent": 0.6,
+        "min_history_frames": 200_000,
+        "replay_capacity": 2_000_000,
+        "max_grad_norm": 40.0,
+        "updates_per_step": 0.00152,
+        "target_period_frames": 6_600_000,
+        "epsilon_ladder": 0.4,
+    },
     "ablations/no_double": {"double": False},
     "ablations/no_priority": {"prioritized": False},
     "ablations/no_dueling": {"dueling": False},

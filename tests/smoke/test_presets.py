@@ -8,7 +8,9 @@ from rainbow_tf.training.loop import train
 from rainbow_tf.training.parts import build_parts
 
 SHORT = ("--game=pong", "--frames=2400", "--min_history_frames=1200", "--replay_capacity=2000")
-AGENTS = [name for name in presets.names() if name not in ("cartpole", "minatar", "baselines/a3c")]
+# Worlds, and what has a smoke test of its own.
+OTHERS = ("cartpole", "minatar", "baselines/a3c", "apex")
+AGENTS = [name for name in presets.names() if name not in OTHERS]
 
 
 @pytest.mark.parametrize("name", AGENTS)
