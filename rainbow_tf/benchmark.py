@@ -325,6 +325,80 @@ def measure_checkpoint(config: Config, repeats: int) -> Iterator[Figure]:
     yield figure("a period's checkpoint at 1,000,000 against 100,000", "times", ratio)
 
 
+def measure_apex(config: Config, repeats: int) -> Iterator[Figure]:
+    """What it costs, on one machine, that the replay is another process than actor and learner."""
+    if importlib.util.find_spec("ray") is None:
+        return
+    from rainbow_tf.distributed.apex import object_store_bytes
+    from rainbow_tf.distributed.cluster import connect
+    from rainbow_tf.distributed.shard import ReplayShard
+
+    rollout = _rollout(config)
+    steps = config.rollout_steps * config.num_envs
+    for batch_size in (32, 512):
+        run = dataclasses.replace(config, actors=1, batch_size=batch_size, replay_capacity=20_000)
+        learner, _ = _learner_and_batch(run, ATARI_SPEC)
+        weights = [variable.numpy() for variable in learner.online.trainable_variables]
+        ray = connect(
+            None,
+            wanted_by="--only=apex",
+            num_cpus=1,
+            object_bytes=object_store_bytes(run, ATARI_SPEC, learner.online.count_params()),
+        )
+        here = ReplayShard(config=run, spec=ATARI_SPEC, actors=[0], seed=1)
+        there = ray.remote(ReplayShard).remote(config=run, spec=ATARI_SPEC, actors=[0], seed=1)
+        here.begin()
+        ray.get(there.begin.remote())
+
+        def remote_add(ray=ray, there=there) -> None:
+            ray.get(there.add.remote(0, 0, ray.put(rollout), begins=True))
+
+        def remote_sample(ray=ray, there=there) -> None:
+            ray.get(there.sample.remote(0.4))
+
+        add, added, sample, sampled, put = 1e6 * seconds_in_turns(
+            10 * repeats,
+            functools.partial(here.add, 0, 0, rollout, begins=True),
+            remote_add,
+            functools.partial(here.sample, 0.4),
+            remote_sample,
+            functools.partial(ray.put, weights),
+        )
+        if batch_size == 32:
+            sent = sum(column.nbytes for column in rollout if column is not None)
+            yield figure("a transition handed in", "bytes", [sent / steps])
+            yield figure("the same in one process", "us", add / steps)
+            yield figure("the same in two", "us", added / steps)
+            yield figure("weights sent out", "MB", [sum(array.nbytes for array in weights) / 1e6])
+            yield figure("weights sent out", "ms", put / 1e3)
+        ids, batch = here.sample(0.4)
+        sent = ids.nbytes + sum(column.nbytes for column in batch)
+        yield figure(f"a batch of {batch_size} sent", "MB", [sent / 1e6])
+        yield figure(f"a batch of {batch_size} drawn in one process", "ms", sample / 1e3)
+        yield figure(f"a batch of {batch_size} drawn in two", "ms", sampled / 1e3)
+        ray.shutdown()
+
+
+def _rollout(config: Config):
+    """A rollout of random play that begins with a reset."""
+    from rainbow_tf.distributed.shard import Rollout
+
+    steps, lanes = config.rollout_steps, config.num_envs
+    nothing = np.zeros((steps, lanes), np.float32)
+    no = np.zeros((steps, lanes), bool)
+    is_first = no.copy()
+    is_first[0] = True
+    return Rollout(
+        frame=np.stack(_recorded_play(config)[:steps]),
+        action_tm1=nothing.astype(np.int32),
+        reward_t=nothing,
+        discount_t=nothing + config.discount,
+        episode_over=no,
+        is_first=is_first,
+        errors=np.ones((steps, lanes, config.n_step), np.float32),
+    )
+
+
 def measure_serving(config: Config, repeats: int) -> Iterator[Figure]:
     """The exported policy in this process, against the compiled actor."""
     from rainbow_tf.export.client import SavedModelPolicy
@@ -404,6 +478,7 @@ SECTIONS: dict[str, Callable[[Config, int], Iterator[Figure]]] = {
     "replay": measure_replay,
     "checkpoint": measure_checkpoint,
     "serving": measure_serving,
+    "apex": measure_apex,
 }
 
 
