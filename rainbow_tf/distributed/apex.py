@@ -110,10 +110,9 @@ def _wait_until_placed(ray: ModuleType, config: Config, players: list[Any]) -> N
             reason = str(error).strip().splitlines()[-1]
             raise ConfigError(f"--actors={config.actors} could not be started: {reason}") from error
         if not ready:
-            say(
-                f"Waiting for {len(waiting)} of --actors={config.actors}: each needs a free CPU of "
-                f"the cluster, which has {ray.cluster_resources().get('CPU', 0):g}."
-            )
+            cpus = ray.cluster_resources().get("CPU", 0)
+            free = "" if config.address is None else f"; each needs a CPU of the cluster's {cpus:g}"
+            say(f"Waiting for {len(waiting)} of --actors={config.actors} to start{free}.")
 
 
 def object_store_bytes(config: Config, spec: WorldSpec, num_parameters: int) -> int:
