@@ -20,7 +20,7 @@ from rainbow_tf.baselines.a3c import PolicyActor
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.distributed.cluster import connect
 from rainbow_tf.distributed.player import Played, Player
-from rainbow_tf.distributed.sharded_replay import PREFETCHED, ShardedReplay, say
+from rainbow_tf.distributed.sharded_replay import PREFETCHED, WAITING_ADDS, ShardedReplay, say
 from rainbow_tf.environments.worlds import make_world
 from rainbow_tf.replay.replay import CHUNK_SLOTS
 from rainbow_tf.training.loop import exploration, learn
@@ -123,7 +123,7 @@ def object_store_bytes(config: Config, spec: WorldSpec, num_parameters: int) -> 
     weights = 4 * num_parameters
     chunk = CHUNK_SLOTS * (frame + 16)
     under_way = (
-        (2 * _AHEAD + 1) * config.actors * rollout
+        (_AHEAD + WAITING_ADDS) * config.actors * rollout
         + (PREFETCHED + 1) * batch
         + (_AHEAD + 1) * weights
         + 2 * chunk

@@ -20,7 +20,7 @@ from rainbow_tf.training.storage import CHECKPOINTS, CheckpointStore
 from rainbow_tf.types import Batch, WorldSpec
 
 PREFETCHED = 3  # batches that are drawn before they are needed
-_WAITING_ADDS = 4  # rollouts of an actor that its shard may still have to write
+WAITING_ADDS = 4  # rollouts of an actor that its shard may still have to write
 _RESTART_SECONDS = 120.0
 
 
@@ -59,7 +59,7 @@ class RemoteShard:
         refused = set()
         while self._adds:
             actor, answer = self._adds[0]
-            is_full = len(self._adds) > _WAITING_ADDS * len(self.actors)
+            is_full = len(self._adds) > WAITING_ADDS * len(self.actors)
             done, _ = self._ray.wait([answer], timeout=None if is_full else 0)
             if not done:
                 break
