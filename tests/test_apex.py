@@ -16,11 +16,11 @@ from rainbow_tf.agent.networks import make_support
 from rainbow_tf.benchmark import ATARI_SPEC
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.distributed import apex, player
-from rainbow_tf.distributed.player import Player
-from rainbow_tf.distributed.shard import NewShardError, ReplayShard
+from rainbow_tf.distributed.player import InitialErrors, Player
+from rainbow_tf.distributed.shard import NewShardError, ReplayShard, Rollout
 from rainbow_tf.training.checkpoint import Checkpointer, restore, restore_replay
 from rainbow_tf.training.storage import CHECKPOINTS, CheckpointStore
-from rainbow_tf.types import Counters
+from rainbow_tf.types import Counters, WorldSpec
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +95,44 @@ def test_priorities_of_an_actor_are_those_of_the_learners_formula(settings):
         seen.update(ids.tolist())
     assert len(seen) > 100
     assert len(np.unique(np.round(shard.priorities(np.array(sorted(seen))), 6))) > 20
+
+
+@pytest.mark.parametrize("n_step", [1, 3, 7])
+def test_errors_know_lost_lives_and_cut_episodes(n_step):
+    """Windows end where a life is lost, though the episode goes on, and where time is up."""
+    config = small(actors=1, n_step=n_step, distributional=False, noisy=False, batch_size=32)
+    spec = WorldSpec((), np.dtype(np.int32), 1, 3, ())
+    rng = np.random.default_rng(n_step)
+    steps, lanes = 100, 2
+    over = rng.random((steps, lanes)) < 0.1
+    lost = rng.random((steps, lanes)) < 0.2
+    is_first = np.vstack([np.ones((1, lanes), bool), over[:-1]])
+    over &= ~is_first
+    is_first = np.vstack([np.ones((1, lanes), bool), over[:-1]])
+    outputs = rng.normal(size=(steps * lanes, 3, 1)).astype(np.float32)
+    columns = {
+        "frame": np.arange(steps * lanes, dtype=np.int32).reshape(steps, lanes),
+        "action_tm1": rng.integers(3, size=(steps, lanes)).astype(np.int32),
+        "reward_t": rng.normal(size=(steps, lanes)).astype(np.float32),
+        "discount_t": np.where(lost & ~is_first, 0.0, 0.9),
+        "episode_over": over,
+        "is_first": is_first,
+    }
+    judge = InitialErrors(config)
+    shard = ReplayShard(config=config, spec=spec, actors=[0], seed=0)
+    shard.begin()
+    for number, start in enumerate(range(0, steps, 5)):
+        rollout = {name: column[start : start + 5] for name, column in columns.items()}
+        errors = judge(rollout, outputs[rollout["frame"]])
+        shard.add(0, number, Rollout(**rollout, errors=errors), number == 0)
+    for _ in range(20):
+        ids, batch = shard.sample(0.4)
+        q_tm1 = outputs[batch.observation_tm1[:, 0], batch.action_tm1, 0]
+        q_t = outputs[batch.observation_t[:, 0], :, 0].max(axis=1)
+        expected = np.abs(batch.reward_t + batch.discount_t * q_t - q_tm1)
+        found = shard.priorities(ids) ** (1 / config.priority_exponent)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    assert 0 < np.count_nonzero(batch.discount_t == 0) < 32
 
 
 def test_rollouts_follow_each_other():
