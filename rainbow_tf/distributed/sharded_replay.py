@@ -247,7 +247,6 @@ class ShardedReplay:
         say(f"Replay shard {shard.number} died; starting it again.")
         shard.wait_until_alive()
         self._ahead = deque(entry for entry in self._ahead if entry[0] is not shard)
-        self.broken_off.update(shard.actors)
         checkpoint, _ = self._store.newest_whole()
         if checkpoint is None:
             say(f"Warning: there is no checkpoint yet, so replay shard {shard.number} is empty.")
