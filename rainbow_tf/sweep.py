@@ -83,6 +83,7 @@ def _train(cells: Sequence[Cell]) -> list[Job]:
             pool=pool,
             view=view,
             max_retries=FLAGS.max_retries,
+            may_grow=FLAGS.address is not None,
             is_stopping=lambda: stop.requested,
         )
         scheduler.run()

@@ -4,6 +4,7 @@ import logging
 import os
 import socket
 from types import ModuleType
+from typing import Any
 
 from rainbow_tf.config import ConfigError
 
@@ -18,6 +19,8 @@ def import_ray(wanted_by: str) -> ModuleType:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # TensorFlow must not see a GPU that its process has not asked for.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
+    # Long warnings of what our own commands say in a sentence.
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "worker died or was killed|memory pressure")
     try:
         import ray
     except ImportError as error:
@@ -40,7 +43,7 @@ def connect(
     ray = import_ray(wanted_by)
     if ray.is_initialized():
         return ray
-    options = {"log_to_driver": False, "logging_level": logging.ERROR}
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
         options |= {
             "include_dashboard": False,

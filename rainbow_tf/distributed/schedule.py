@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import re
 import time
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -19,7 +20,7 @@ from rainbow_tf.distributed.cells import (
     train_cell,
 )
 
-_QUEUED = 32  # cells that wait in Ray's own queue, where an autoscaler sees them
+_AHEAD = 32  # cells more than there is room for: an autoscaler adds nodes for what it sees waiting
 _POLL_SECONDS = 1.0
 _BUSY_SECONDS = 10.0
 _CANCEL_AGAIN_SECONDS = 10.0
@@ -92,7 +93,8 @@ class RayPool:
         except self._ray.exceptions.TaskCancelledError:
             return Outcome(Ending.STOPPED, "it was stopped")
         except self._ray.exceptions.RayError as error:
-            return Outcome(Ending.LOST, str(error).strip().splitlines()[0])
+            first_sentence, *_ = re.split(r"\.\s|\n", str(error).strip())
+            return Outcome(Ending.LOST, first_sentence.removesuffix("."))
 
     def cancel(self, task: Any) -> None:
         """Takes the task out of the queue, or interrupts it so that it saves and ends."""
@@ -124,6 +126,7 @@ class Scheduler:
         pool: RayPool,
         view: View,
         max_retries: int,
+        may_grow: bool,
         is_stopping: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ):
@@ -135,6 +138,7 @@ class Scheduler:
         self._pool = pool
         self._view = view
         self._max_retries = max_retries
+        self._ahead = _AHEAD if may_grow else 0
         self._is_stopping = is_stopping
         self._clock = clock
         self._cancelled_at = float("-inf")
@@ -156,13 +160,18 @@ class Scheduler:
         return any(job.status not in (Status.DONE, Status.FAILED) for job in self.jobs)
 
     def _submit(self) -> None:
-        room = _QUEUED - sum(job.status is Status.QUEUED for job in self.jobs)
+        """Hands Ray what there is room for; what was lost comes first, as it stands first."""
         now = self._clock()
         ready = [j for j in self.jobs if j.status is Status.WAITING and j.not_before <= now]
-        for job in ready[:room]:
+        nodes = self._pool.nodes() if ready else []
+        under_way = sum(job.task is not None for job in self.jobs)
+        for job in ready:
+            if under_way >= sum(node.room_for(job.cell.request) for node in nodes) + self._ahead:
+                break
             job.output_bytes = output_bytes(job.cell.config)
             job.task = self._pool.submit(job.cell)
             job.status = Status.QUEUED
+            under_way += 1
 
     def _cancel(self) -> None:
         """Interrupts all tasks, again after a while: library code may swallow an interrupt."""
@@ -198,14 +207,12 @@ class Scheduler:
         job.saved_frames = job.state.saved_frames
         job.tries_lost += 1
         if job.tries_lost > self._max_retries:
-            self._fail(
-                job, f"lost {job.tries_lost} times in a row; the last time: {outcome.reason}"
-            )
+            self._fail(job, f"lost {job.tries_lost} times in a row, at last: {outcome.reason}")
             return
         if outcome.ending is Ending.BUSY:
             job.not_before = self._clock() + _BUSY_SECONDS
         job.status = Status.WAITING
-        self._view.tell(job, f"tried again from {job.saved_frames:,} frames: {outcome.reason}")
+        self._view.tell(job, f"lost, goes on from {job.saved_frames:,} frames: {outcome.reason}")
 
     def _fail(self, job: Job, reason: str) -> None:
         job.status, job.reason = Status.FAILED, reason
