@@ -366,8 +366,8 @@ class Notes:
     def __init__(self):
         self.lines = []
 
-    def tell(self, job, what):
-        self.lines.append(f"{job.cell.config.agent} {what}")
+    def say(self, line):
+        self.lines.append(line.removeprefix("cartpole_v1/").replace("/seed_1", ""))
 
     def show(self, jobs):
         pass
@@ -460,7 +460,8 @@ def test_a_stop_cancels_what_runs_and_starts_nothing(tmp_path):
     assert [cell.config.agent for cell, _ in pool.cancelled] == ["rainbow", "dqn"]
     assert pool.submitted == ["rainbow", "dqn"]
     assert {job.status for job in jobs.values()} == {Status.WAITING}
-    assert lines == ["rainbow stopped at 0 frames", "dqn stopped at 0 frames"]
+    assert lines[0].startswith("Stopping: ")
+    assert lines[1:] == ["rainbow stopped at 0 frames", "dqn stopped at 0 frames"]
 
 
 def test_a_cluster_that_may_grow_sees_what_waits(tmp_path):
@@ -515,7 +516,7 @@ def test_the_table_fits_the_screen(tmp_path, counts):
     screen = io.StringIO()
     table = LiveTable(Console(file=screen, width=80, height=24, force_terminal=True))
     for number in range(5):
-        table.tell(jobs[0], f"event {number} {'long ' * 40}")
+        table.say(f"event {number} {'long ' * 40}")
     table._console.print(table._drawn(jobs))
     lines = screen.getvalue().splitlines()
     assert len(lines) <= 23

@@ -54,8 +54,8 @@ class Job:
 class View(Protocol):
     """What a person sees of a sweep."""
 
-    def tell(self, job: Job, what: str) -> None:
-        """Something happened to a cell."""
+    def say(self, line: str) -> None:
+        """Something happened."""
 
     def show(self, jobs: Sequence[Job]) -> None:
         """The sweep as it stands."""
@@ -177,6 +177,7 @@ class Scheduler:
         """Interrupts all tasks, again after a while: library code may swallow an interrupt."""
         if self._clock() < self._cancelled_at + _CANCEL_AGAIN_SECONDS:
             return
+        self._view.say("Stopping: what runs saves a checkpoint. A second Ctrl-C ends at once.")
         self._cancelled_at = self._clock()
         for job in self.jobs:
             if job.task is not None:
@@ -192,12 +193,12 @@ class Scheduler:
             if outcome.ending is Ending.DONE:
                 job.status = Status.DONE
                 score = "" if job.state.score is None else f", last score {job.state.score:,.1f}"
-                self._view.tell(job, f"done{score}")
+                self._tell(job, f"done{score}")
             elif outcome.ending is Ending.FAILED:
                 self._fail(job, outcome.reason)
             elif self._is_stopping():
                 job.status = Status.WAITING
-                self._view.tell(job, f"stopped at {job.state.saved_frames:,} frames")
+                self._tell(job, f"stopped at {job.state.saved_frames:,} frames")
             else:
                 self._try_again(job, outcome)
 
@@ -212,11 +213,14 @@ class Scheduler:
         if outcome.ending is Ending.BUSY:
             job.not_before = self._clock() + _BUSY_SECONDS
         job.status = Status.WAITING
-        self._view.tell(job, f"lost, goes on from {job.saved_frames:,} frames: {outcome.reason}")
+        self._tell(job, f"lost, goes on from {job.saved_frames:,} frames: {outcome.reason}")
 
     def _fail(self, job: Job, reason: str) -> None:
         job.status, job.reason = Status.FAILED, reason
-        self._view.tell(job, f"failed: {reason}")
+        self._tell(job, f"failed: {reason}")
+
+    def _tell(self, job: Job, what: str) -> None:
+        self._view.say(f"{job.cell.name} {what}")
 
     def _look(self) -> None:
         """Sees in their folders which cells have begun, and how far the running ones are."""
@@ -224,6 +228,6 @@ class Scheduler:
             config = job.cell.config
             if job.status is Status.QUEUED and output_bytes(config) > job.output_bytes:
                 job.status = Status.RUNNING
-                self._view.tell(job, f"begun from {job.state.saved_frames:,} frames")
+                self._tell(job, f"begun from {job.state.saved_frames:,} frames")
             if job.status is Status.RUNNING:
                 job.state = read_state(config)

@@ -30,9 +30,9 @@ class LiveTable:
     def __exit__(self, *exception: object) -> None:
         self._live.stop()
 
-    def tell(self, job: Job, what: str) -> None:
-        """Keeps what happened to a cell for the next look."""
-        self._events.append(f"{job.cell.name} {what}")
+    def say(self, line: str) -> None:
+        """Keeps what happened for the next look."""
+        self._events.append(line)
 
     def show(self, jobs: Sequence[Job]) -> None:
         """Draws the table anew."""

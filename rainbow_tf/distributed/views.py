@@ -16,9 +16,9 @@ class PlainLines:
         self._clock = clock
         self._next_summary = clock() + _SUMMARY_SECONDS
 
-    def tell(self, job: Job, what: str) -> None:
-        """Prints what happened to a cell."""
-        print(f"{job.cell.name} {what}", flush=True)
+    def say(self, line: str) -> None:
+        """Prints what happened."""
+        print(line, flush=True)
 
     def show(self, jobs: Sequence[Job]) -> None:
         """Prints the summary when a minute is over."""
