@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+import ipaddress
 import os
 import signal
 import subprocess
@@ -637,13 +638,14 @@ def assert_whole(folder, frames):
 
 
 def reached_beyond_this_machine(process):
-    """Addresses on which the process and those that it started listen, but loopback."""
+    """Addresses but loopback on which the process and those that it started listen."""
     addresses = []
     for member in (process, *process.children(recursive=True)):
         listening = [c for c in member.net_connections() if c.status == psutil.CONN_LISTEN]
-        addresses += [connection.laddr.ip for connection in listening]
+        addresses += [ipaddress.ip_address(connection.laddr.ip) for connection in listening]
     assert addresses, "Ray's processes listen somewhere"
-    return [address for address in addresses if address not in ("127.0.0.1", "::1")]
+    mapped = (getattr(address, "ipv4_mapped", None) or address for address in addresses)
+    return [address for address in mapped if not address.is_loopback]
 
 
 def test_a_small_sweep_for_real(tmp_path):
