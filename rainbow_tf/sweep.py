@@ -23,10 +23,17 @@ from rainbow_tf.startup import errors_as_sentences, load_tensorflow, run_command
 FLAGS = flags.FLAGS
 _OBJECT_BYTES = 100_000_000  # cells send sentences, nothing large
 _MOST_FAILED = 20
-# Of every cell its own, of all of them a flag of the sweep, or of an agent of many processes.
-_NOT_SHARED = {
-    *("game", "environment", "seed", "run_dir", "restart", "export_dir", "address", "actors"),
-}
+# Every cell has its own, or the sweep has one for all; a cell is one process, without actors.
+_NOT_SHARED = (
+    "game",
+    "environment",
+    "seed",
+    "run_dir",
+    "restart",
+    "export_dir",
+    "address",
+    "actors",
+)
 
 
 def main(arguments: list[str]) -> None:
@@ -41,11 +48,11 @@ def main(arguments: list[str]) -> None:
             _dry_run(cells)
             return
         jobs = _train(cells)
-    sys.exit(1 if any(job.status is Status.FAILED for job in jobs) else 0)
+    if any(job.status is Status.FAILED for job in jobs):
+        sys.exit(1)
 
 
 def _cells() -> list[Cell]:
-    shared = [field for field in _shared_names() if FLAGS[field].present]
     for flag, least in (("cpus_per_run", 1), ("gpus_per_run", 0), ("max_retries", 0)):
         value = FLAGS[flag].value
         if value is not None and value < least:
@@ -56,7 +63,7 @@ def _cells() -> list[Cell]:
         seed_numbers=cells_module.seeds(FLAGS.seeds),
         arguments=[
             *(f"--preset={name}" for name in FLAGS.preset),
-            *(FLAGS[name].serialize() for name in shared),
+            *(FLAGS[name].serialize() for name in _shared_names() if FLAGS[name].present),
         ],
         out=Path(FLAGS.out),
         cpus=FLAGS.cpus_per_run,

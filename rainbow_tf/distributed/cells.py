@@ -1,5 +1,6 @@
 """The cells of a sweep: an agent, a world and a seed each, with a run folder of its own."""
 
+import contextlib
 import csv
 import dataclasses
 import difflib
@@ -242,19 +243,17 @@ def read_state(config: Config) -> State:
     saved = 0 if checkpoint is None else int(checkpoint.state["frames"])
     trained = _last_row(config.folder / "train.csv")
     evaluated = _last_row(config.folder / "eval.csv")
-    score = evaluated.get("score_mean") or trained.get("return_mean_100")
-    speed = trained.get("frames_per_second")
     return State(
         frames=max(saved, int(trained.get("frames", 0))),
         saved_frames=saved,
         is_finished=checkpoint is not None and is_finished(config, checkpoint),
-        frames_per_second=float(speed) if speed else None,
-        score=float(score) if score else None,
+        frames_per_second=trained.get("frames_per_second"),
+        score=evaluated.get("score_mean", trained.get("return_mean_100")),
     )
 
 
-def _last_row(path: Path) -> dict[str, str]:
-    """The last whole row of a CSV file by its columns; empty where there is none."""
+def _last_row(path: Path) -> dict[str, float]:
+    """The numbers in the last whole row of a CSV file, by their columns."""
     try:
         with path.open("rb") as file:
             header = file.readline()
@@ -263,9 +262,13 @@ def _last_row(path: Path) -> dict[str, str]:
             lines = file.read().split(b"\n")[:-1]  # what follows the last line end is not whole
     except OSError:
         return {}
-    rows = csv.reader(line.decode() for line in (header, *lines[-1:]))
-    columns = next(rows, [])
-    return dict(zip(columns, next(rows, []), strict=False))
+    columns, *rows = csv.reader(line.decode(errors="replace") for line in (header, *lines[-1:]))
+    numbers = {}
+    for row in rows:
+        for name, text in zip(columns, row, strict=False):
+            with contextlib.suppress(ValueError):
+                numbers[name] = float(text)
+    return numbers
 
 
 def output_bytes(config: Config) -> int:
