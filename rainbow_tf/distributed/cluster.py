@@ -19,8 +19,8 @@ def import_ray(wanted_by: str) -> ModuleType:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # TensorFlow must not see a GPU that its process has not asked for.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
-    # Long warnings of what our own commands say in a sentence.
-    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "worker died or was killed|memory pressure")
+    # Pages of what was lost and why, which a command of ours says in a sentence.
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
     try:
         import ray
     except ImportError as error:

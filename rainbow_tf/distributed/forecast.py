@@ -1,12 +1,13 @@
 """What a sweep would take: cells, memory, disk and hours, from a short trial of every agent."""
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import psutil
 import tensorflow as tf
 
 from rainbow_tf.distributed.cells import Cell, Resources, read_state
+from rainbow_tf.distributed.views import counted
 from rainbow_tf.training.checkpoint import disk_bytes
 from rainbow_tf.training.parts import build_parts
 from rainbow_tf.training.progress import duration, measure_speed, size
@@ -36,17 +37,13 @@ def describe_cells(cells: Sequence[Cell]) -> str:
     more = f" and {len(worlds) - _MOST_WORLDS} more" if len(worlds) > _MOST_WORLDS else ""
     return "\n".join(
         [
-            f"{len(cells):,} cells, {finished:,} of them finished: {_counted(rows, 'agent')}, "
-            f"{_counted(worlds, 'world')}, {_counted(seeds, 'seed')}.",
+            f"{counted(cells, 'cell')}, {finished:,} of them finished: {counted(rows, 'agent')}, "
+            f"{counted(worlds, 'world')}, {counted(seeds, 'seed')}.",
             f"  worlds  {', '.join(worlds[:_MOST_WORLDS])}{more}",
             f"  seeds   {', '.join(map(str, seeds[:20]))}{', ...' if len(seeds) > 20 else ''}",
             *(f"  {agent:<{width}}  {row}" for agent, row in rows.items()),
         ]
     )
-
-
-def _counted(things: Collection, name: str) -> str:
-    return f"{len(things):,} {name}{'s' if len(things) > 1 else ''}"
 
 
 def forecast(cells: Sequence[Cell], nodes: Sequence[Resources], *, where: str) -> str:
@@ -72,8 +69,8 @@ def forecast(cells: Sequence[Cell], nodes: Sequence[Resources], *, where: str) -
     return "\n".join(
         [
             f"Disk: {size(disk)} at most, for checkpoints with a full replay.",
-            f"Time: {hours:,.2f} cell-hours at the speed of this machine; {where} holds {room:,} "
-            f"such cells at the same time, so {duration(3600 * max(wall_hours, longest))} in all.",
+            f"Time: {hours:,.2f} cell-hours at the speed of this machine; {where} has room for "
+            f"{room:,} at the same time, so {duration(3600 * max(wall_hours, longest))} in all.",
         ]
     )
 

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 
 from rainbow_tf.distributed.schedule import Job, Status
 
@@ -32,6 +32,11 @@ def summary(jobs: Sequence[Job]) -> str:
     counts = Counter(job.status for job in jobs)
     waiting = counts[Status.WAITING] + counts[Status.QUEUED]
     return (
-        f"{len(jobs):,} cells: {counts[Status.DONE]:,} done, {counts[Status.RUNNING]:,} running, "
-        f"{waiting:,} waiting, {counts[Status.FAILED]:,} failed."
+        f"{counted(jobs, 'cell')}: {counts[Status.DONE]:,} done, {counts[Status.RUNNING]:,} "
+        f"running, {waiting:,} waiting, {counts[Status.FAILED]:,} failed."
     )
+
+
+def counted(things: Sized, name: str) -> str:
+    """How many there are: 1 cell, 3,990 cells."""
+    return f"{len(things):,} {name}{'s' if len(things) != 1 else ''}"
