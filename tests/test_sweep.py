@@ -420,7 +420,7 @@ def test_a_lost_cell_is_tried_so_often_and_no_more(tmp_path):
     jobs, pool, lines = scheduled(tmp_path, rainbow=[LOST] * 9, dqn=[DONE], max_retries=3)
     assert pool.submitted.count("rainbow") == 4
     assert jobs["rainbow"].status is Status.FAILED
-    assert jobs["rainbow"].reason == "lost 4 times in a row, at last: killed"
+    assert jobs["rainbow"].reason == "tried 4 times in vain, at last: killed"
     assert jobs["dqn"].status is Status.DONE
     assert lines.count("rainbow lost, goes on from 0 frames: killed") == 3
 
@@ -445,10 +445,11 @@ def test_a_sentence_is_final_and_others_go_on(tmp_path):
 
 
 def test_a_busy_folder_is_tried_again_after_a_while(tmp_path):
-    jobs, pool, _ = scheduled(tmp_path, rainbow=[BUSY, BUSY, DONE])
+    jobs, pool, lines = scheduled(tmp_path, rainbow=[BUSY, BUSY, DONE])
     assert jobs["rainbow"].status is Status.DONE
     assert pool.submitted.count("rainbow") == 3
     assert pool.clock >= 20
+    assert lines[0] == "rainbow waits at 0 frames: Another process trains there."
 
 
 def test_a_stop_cancels_what_runs_and_starts_nothing(tmp_path):

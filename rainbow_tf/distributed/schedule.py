@@ -208,12 +208,14 @@ class Scheduler:
         job.saved_frames = job.state.saved_frames
         job.tries_lost += 1
         if job.tries_lost > self._max_retries:
-            self._fail(job, f"lost {job.tries_lost} times in a row, at last: {outcome.reason}")
+            self._fail(job, f"tried {job.tries_lost} times in vain, at last: {outcome.reason}")
             return
+        what = "lost, goes on from"
         if outcome.ending is Ending.BUSY:
+            what = "waits at"
             job.not_before = self._clock() + _BUSY_SECONDS
         job.status = Status.WAITING
-        self._tell(job, f"lost, goes on from {job.saved_frames:,} frames: {outcome.reason}")
+        self._tell(job, f"{what} {job.saved_frames:,} frames: {outcome.reason}")
 
     def _fail(self, job: Job, reason: str) -> None:
         job.status, job.reason = Status.FAILED, reason
