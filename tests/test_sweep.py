@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -17,7 +18,7 @@ from rich.console import Console
 from rainbow_tf import main, sweep
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.distributed import cells as cells_module
-from rainbow_tf.distributed import schedule
+from rainbow_tf.distributed import cluster, schedule
 from rainbow_tf.distributed.cells import Ending, Outcome, Resources, read_state
 from rainbow_tf.distributed.schedule import Job, Scheduler, Status, check_room
 from rainbow_tf.distributed.table import LiveTable
@@ -597,6 +598,17 @@ def test_without_ray_it_says_what_to_install(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_ray_that_does_not_start_is_a_sentence(monkeypatch):
+    def init(**options):
+        raise Exception("The current node\ntimed out.")  # so says Ray on a machine that is busy
+
+    ray = SimpleNamespace(is_initialized=lambda: False, init=init)
+    monkeypatch.setattr(cluster, "import_ray", lambda wanted_by: ray)
+    monkeypatch.setenv(cluster._LOOPBACK, "")
+    with pytest.raises(ConfigError, match=r"A sweep could not start Ray .*node timed out\."):
+        cluster.connect(None, wanted_by="A sweep", object_bytes=0)
+
+
 def test_a_dry_run_needs_no_ray_and_writes_nothing(tmp_path):
     arguments = [*TINY, "--presets=baselines/dqn", "--seeds=3", "--dry_run"]
     result = run_sweep(*arguments, without_ray=True, cwd=tmp_path)
@@ -729,8 +741,8 @@ def test_a_stopped_sweep_saves_and_goes_on(tmp_path, number):
 def test_one_that_fails_does_not_stop_the_others(tmp_path):
     folder = tmp_path / "cartpole_v1"
     process = start_sweep(f"--out={tmp_path}", "--network=nature", "--games=CartPole-v1")
-    stdout, _ = process.communicate(timeout=300)
+    stdout, stderr = process.communicate(timeout=300)
     assert process.returncode == 1
-    assert "2 cells: 0 done, 0 running, 0 waiting, 2 failed." in stdout
+    assert "2 cells: 0 done, 0 running, 0 waiting, 2 failed." in stdout, stderr
     assert "--network=nature" in stdout
     assert str(folder / "dqn_nature" / "seed_1" / "output.log") in stdout
