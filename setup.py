@@ -12,6 +12,7 @@ VERSION = next(
 )
 MINATAR = ["minatar>=1.0.15"]
 SERVING = ["tensorflow-serving-api>=2.20,<2.22"]
+RAY = ["ray[default]>=2.60", "rich>=13"]
 RECORD = ["pygame-ce>=2.5"]
 DOCS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.5,<10"]
 NOTEBOOKS = ["ipykernel>=6.29", "nbclient>=0.10", "nbformat>=5.10"]
@@ -56,7 +57,7 @@ setup(
     entry_points={"console_scripts": ["rainbow-tf = rainbow_tf.cli:main"]},
     extras_require={
         "minatar": MINATAR,
-        "ray": ["ray[default]>=2.60"],
+        "ray": RAY,
         "record": RECORD,
         "serving": SERVING,
         "video": VIDEO,
@@ -64,6 +65,7 @@ setup(
             *DOCS,
             *MINATAR,
             *NOTEBOOKS,
+            *RAY,
             *RECORD,
             *SERVING,
             *VIDEO,

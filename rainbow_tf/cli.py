@@ -7,6 +7,7 @@ import sys
 # Nothing of these is imported before it is asked for: TensorFlow takes seconds to load.
 _COMMANDS = {
     "train": ("rainbow_tf.main", "trains an agent"),
+    "sweep": ("rainbow_tf.sweep", "trains many agents on many games, on Ray"),
     "evaluate": ("rainbow_tf.evaluate", "scores a run as the paper does"),
     "watch": ("rainbow_tf.watch", "films a run's policy and what it thinks"),
     "report": ("rainbow_tf.report", "tables and figures of runs"),

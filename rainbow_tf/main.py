@@ -12,10 +12,15 @@ import rainbow_tf.flags as presets
 from rainbow_tf import config as config_module
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.startup import load_tensorflow, run_command
-from rainbow_tf.training.folder import RunFolder, check_folder, check_settings, resumes
+from rainbow_tf.training.folder import (
+    RunFolder,
+    check_folder,
+    check_settings,
+    is_finished,
+    resumes,
+)
 from rainbow_tf.training.storage import (
     CHECKPOINTS,
-    Best,
     Checkpoint,
     CheckpointError,
     CheckpointStore,
@@ -59,7 +64,7 @@ def run(config: Config) -> None:
     folder = RunFolder(config)
     store = CheckpointStore(config.folder / CHECKPOINTS)
     checkpoint = _find_checkpoint(config, folder, store)
-    if checkpoint is not None and _is_finished(config, checkpoint):
+    if checkpoint is not None and is_finished(config, checkpoint):
         print(
             f"The run in {folder.path} has its {checkpoint.state['frames']:,} frames; "
             "give a larger --frames to go on, or --restart to begin again."
@@ -198,15 +203,6 @@ def _find_checkpoint(
     if checkpoint is not None:
         check_settings(Config(**checkpoint.state["config"]), config)
     return checkpoint
-
-
-def _is_finished(config: Config, checkpoint: Checkpoint) -> bool:
-    """Whether a run has its frames, its last evaluation, and the weights of it if they are best."""
-    frames, period = checkpoint.state["frames"], config.eval_period_frames
-    best, evaluated = (checkpoint.state["evaluator"][name] for name in ("best", "evaluated"))
-    is_due = period > 0 and frames // period != evaluated // period
-    is_kept = best is None or best[0] != frames or kept_best(config.folder) == Best(*best)
-    return frames >= config.frames and not is_due and is_kept
 
 
 class _StopSignals:

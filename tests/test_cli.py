@@ -11,6 +11,7 @@ from rainbow_tf import cli
 
 COMMANDS = {
     "train": "rainbow_tf.main",
+    "sweep": "rainbow_tf.sweep",
     "evaluate": "rainbow_tf.evaluate",
     "watch": "rainbow_tf.watch",
     "report": "rainbow_tf.report",

@@ -19,6 +19,8 @@ def import_ray(wanted_by: str) -> ModuleType:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # TensorFlow must not see a GPU that its process has not asked for.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
+    # Pages of what was lost and why, which a command of ours says in a sentence.
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
     try:
         import ray
     except ImportError as error:
@@ -53,11 +55,12 @@ def connect(
             _check_answers(address)
         # Not None for a cluster of our own: RAY_ADDRESS would name another one.
         ray.init(address=address or "local", **options)
-    except (OSError, RuntimeError, ValueError) as error:
+    except Exception as error:  # what Ray raises is of many kinds, some of none
         reason = " ".join(str(error).split())
         if address is None:
             raise ConfigError(
-                f"{wanted_by} could not start Ray on this machine: {reason}"
+                f"{wanted_by} could not start Ray on this machine ({reason}); try again when it is "
+                "less busy."
             ) from error
         raise ConfigError(
             f"--address={address} cannot be used ({reason}); give the address of a running Ray "

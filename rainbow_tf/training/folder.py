@@ -8,9 +8,13 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.training.storage import write_atomically
+from rainbow_tf.training.storage import Best, Checkpoint, kept_best, write_atomically
 
 _SETTINGS = "config.json"
+
+
+class FolderBusyError(ConfigError):
+    """Another process trains in the folder."""
 
 
 def check_folder(config: Config) -> None:
@@ -32,6 +36,15 @@ def check_folder(config: Config) -> None:
 def resumes(config: Config) -> bool:
     """Whether the run goes on with what is in its folder."""
     return (config.folder / _SETTINGS).exists() and not config.restart
+
+
+def is_finished(config: Config, checkpoint: Checkpoint) -> bool:
+    """Whether a run has its frames, its last evaluation, and the weights of it if they are best."""
+    frames, period = checkpoint.state["frames"], config.eval_period_frames
+    best, evaluated = (checkpoint.state["evaluator"][name] for name in ("best", "evaluated"))
+    is_due = period > 0 and frames // period != evaluated // period
+    is_kept = best is None or best[0] != frames or kept_best(config.folder) == Best(*best)
+    return frames >= config.frames and not is_due and is_kept
 
 
 def _settings(folder: Path) -> Config:
@@ -100,7 +113,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
         except Timeout as error:
-            raise ConfigError(
+            raise FolderBusyError(
                 f"Another process trains in {self.path}; wait for it, stop it, or give another "
                 "--run_dir or --seed."
             ) from error

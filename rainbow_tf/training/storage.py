@@ -73,6 +73,13 @@ class CheckpointStore:
                 problems.append(str(error))
         return None, problems
 
+    def newest(self) -> Checkpoint | None:
+        """What the newest manifest that can be read says; the files that it names are not read."""
+        for number in reversed(self.numbers()):
+            with contextlib.suppress(CheckpointError):
+                return self._manifest(number)
+        return None
+
     def open(self, number: int) -> Checkpoint:
         """A checkpoint whose every file is there and has its checksum."""
         checkpoint = self._manifest(number)
