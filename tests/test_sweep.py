@@ -54,6 +54,11 @@ def make_cells(out, *arguments, games="CartPole-v1", presets="rainbow", seeds="1
 # Which cells.
 
 
+def test_a_cell_has_no_actors(tmp_path):
+    with pytest.raises(ConfigError, match=r"--preset=apex has --actors=4.*leave that preset out"):
+        make_cells(tmp_path, presets="rainbow,apex", games="pong")
+
+
 def test_games_by_name_and_by_group():
     assert len(cells_module.worlds("all")) == 57
     atari26 = cells_module.worlds("atari26")

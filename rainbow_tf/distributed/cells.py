@@ -166,6 +166,11 @@ def make_cells(
         for agent in agent_names:
             shared = [f"--preset={agent}", *arguments, world]
             config = parse(shared)
+            if config.actors > 0:
+                raise ConfigError(
+                    f"--preset={agent} has --actors={config.actors}, but a cell of a sweep is one "
+                    "process; leave that preset out."
+                )
             its_cpus = cpus or (2 if config.game is not None else 1)
             if config.threads is None:
                 shared.append(f"--threads={its_cpus}")

@@ -19,6 +19,8 @@ def import_ray(wanted_by: str) -> ModuleType:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # TensorFlow must not see a GPU that its process has not asked for.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
+    # A run is worth as much here as without Ray, which would give way to all else.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     # Pages of what was lost and why, which a command of ours says in a sentence.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
     try:
