@@ -11,7 +11,7 @@ from absl import flags
 import rainbow_tf.flags as presets
 from rainbow_tf import config as config_module
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.startup import load_tensorflow, run_command
+from rainbow_tf.startup import StopSignals, load_tensorflow, run_command
 from rainbow_tf.training.folder import (
     RunFolder,
     check_folder,
@@ -102,7 +102,7 @@ def run(config: Config) -> None:
         print(f"{config.folder} has no checkpoint yet: beginning anew.")
     print(describe(config, parts, frames), flush=True)
 
-    stop = _StopSignals()
+    stop = StopSignals(second=signal.SIG_DFL)
     folder.begin()
     bar = ProgressBar(config.frames, frames)
     metrics = Metrics(
@@ -203,19 +203,6 @@ def _find_checkpoint(
     if checkpoint is not None:
         check_settings(Config(**checkpoint.state["config"]), config)
     return checkpoint
-
-
-class _StopSignals:
-    """Ends the run after the step at hand on the first Ctrl-C or SIGTERM."""
-
-    def __init__(self) -> None:
-        self.requested = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._request)
-
-    def _request(self, number: int, frame: object) -> None:
-        self.requested = True
-        signal.signal(number, signal.SIG_DFL)  # a second one ends at once
 
 
 def define_flags() -> None:

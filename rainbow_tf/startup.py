@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from absl import app, flags
 
@@ -56,6 +57,20 @@ def errors_as_sentences(interrupted: str) -> Iterator[None]:
         sys.exit(f"rainbow_tf: {error}")
     except KeyboardInterrupt:
         sys.exit(f"rainbow_tf: {interrupted}")
+
+
+class StopSignals:
+    """Notes the first Ctrl-C or SIGTERM, for who ends in an orderly way; `second` ends at once."""
+
+    def __init__(self, *, second: Callable[[int, Any], Any] | signal.Handlers):
+        self.requested = False
+        self._second = second
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._request)
+
+    def _request(self, number: int, frame: object) -> None:
+        self.requested = True
+        signal.signal(number, self._second)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from rainbow_tf.distributed.cells import OUTPUT, Cell
 from rainbow_tf.distributed.cluster import connect
 from rainbow_tf.distributed.schedule import Job, RayPool, Scheduler, Status, check_room
 from rainbow_tf.distributed.views import PlainLines, summary
-from rainbow_tf.startup import errors_as_sentences, load_tensorflow, run_command
+from rainbow_tf.startup import StopSignals, errors_as_sentences, load_tensorflow, run_command
 
 FLAGS = flags.FLAGS
 _OBJECT_BYTES = 100_000_000  # cells send sentences, nothing large
@@ -83,7 +83,7 @@ def _train(cells: Sequence[Cell]) -> list[Job]:
     pool = _connect()
     cells = cells_module.with_gpus(cells, pool.nodes(), FLAGS.gpus_per_run)
     check_room(cells, pool.nodes(), is_local=FLAGS.address is None)
-    stop = _StopSignals()
+    stop = StopSignals(second=signal.default_int_handler)
     with _view() as view:
         scheduler = Scheduler(
             cells=cells,
@@ -108,19 +108,6 @@ def _view() -> contextlib.AbstractContextManager:
 
         return LiveTable()
     return contextlib.nullcontext(PlainLines())
-
-
-class _StopSignals:
-    """Stops the sweep in an orderly way on the first Ctrl-C or SIGTERM."""
-
-    def __init__(self) -> None:
-        self.requested = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._request)
-
-    def _request(self, number: int, frame: object) -> None:
-        self.requested = True
-        signal.signal(number, signal.default_int_handler)  # a second one ends at once
 
 
 def _say_the_end(jobs: Sequence[Job]) -> None:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rainbow_tf.config import Config
-from rainbow_tf.replay.replay import Replay
+from rainbow_tf.replay.replay import make_replay
 from rainbow_tf.replay.union import ReplayUnion
 from rainbow_tf.types import Batch, WorldSpec
 
@@ -127,18 +127,9 @@ class ReplayShard:
 def make_union(config: Config, spec: WorldSpec, actors: list[int], seed: int) -> ReplayUnion:
     """A replay for each of the actors, with an equal part of the capacity."""
     rng, *rngs = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(1 + len(actors)))
+    capacity = config.replay_capacity // config.actors
     replays = {
-        actor: Replay(
-            capacity=config.replay_capacity // config.actors,
-            num_lanes=config.num_envs,
-            spec=spec,
-            n_step=config.n_step,
-            batch_size=config.batch_size,
-            prioritized=config.prioritized,
-            priority_exponent=config.priority_exponent,
-            compressed=config.compressed_replay,
-            rng=rng_,
-        )
+        actor: make_replay(config, spec, capacity=capacity, rng=rng_)
         for actor, rng_ in zip(actors, rngs, strict=True)
     }
     return ReplayUnion(

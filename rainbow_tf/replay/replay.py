@@ -10,6 +10,7 @@ import sys
 
 import numpy as np
 
+from rainbow_tf.config import Config
 from rainbow_tf.replay.frames import FrameRing, Lz4FrameRing, RawFrameRing
 from rainbow_tf.replay.sum_tree import SumTree
 from rainbow_tf.replay.windows import Windows
@@ -20,6 +21,23 @@ _PRIORITY_FLOOR = 1e-6
 _LZ4_SHARE = 0.27  # of a frame's bytes, measured on Q*bert
 _BYTES_BESIDE_FRAME = 23  # action, reward, discount, end, age and a leaf with its share of tree
 CHUNK_SLOTS = 4096  # 29 MB of Atari frames
+
+
+def make_replay(
+    config: Config, spec: WorldSpec, *, capacity: int, rng: np.random.Generator
+) -> "Replay":
+    """A replay of the settings for the lanes of one process."""
+    return Replay(
+        capacity=capacity,
+        num_lanes=config.num_envs,
+        spec=spec,
+        n_step=config.n_step,
+        batch_size=config.batch_size,
+        prioritized=config.prioritized,
+        priority_exponent=config.priority_exponent,
+        compressed=config.compressed_replay,
+        rng=rng,
+    )
 
 
 def replay_bytes(capacity: int, spec: WorldSpec, *, compressed: bool = False) -> int:

@@ -13,7 +13,7 @@ from rainbow_tf.agent.networks import Network, make_network, make_support
 from rainbow_tf.baselines import a3c
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.environments.worlds import World, make_world
-from rainbow_tf.replay.replay import Replay, replay_bytes
+from rainbow_tf.replay.replay import Replay, make_replay, replay_bytes
 from rainbow_tf.types import Batch, WorldSpec
 
 _MEASURED_STEPS = 10
@@ -116,17 +116,7 @@ def build_rainbow(config: Config, start_steps: int = 0) -> Parts:
     spec = world.spec
     check_memory(config, spec)
     learner = make_learner(config, spec, online_seed=online_seed, target_seed=target_seed)
-    replay = Replay(
-        capacity=config.replay_capacity,
-        num_lanes=config.num_envs,
-        spec=spec,
-        n_step=config.n_step,
-        batch_size=config.batch_size,
-        prioritized=config.prioritized,
-        priority_exponent=config.priority_exponent,
-        compressed=config.compressed_replay,
-        rng=replay_rng,
-    )
+    replay = make_replay(config, spec, capacity=config.replay_capacity, rng=replay_rng)
 
     return Parts(
         world=world,
