@@ -14,6 +14,7 @@ import rainbow_tf.flags as presets
 from rainbow_tf.agent import networks
 from rainbow_tf.agent.networks import make_network
 from rainbow_tf.config import Config, ConfigError, define_flags
+from rainbow_tf.replay import replay as replay_module
 from rainbow_tf.training import parts as parts_module
 from rainbow_tf.training.loop import exploration
 from rainbow_tf.types import WorldSpec
@@ -225,8 +226,9 @@ def built(monkeypatch):
 
         monkeypatch.setattr(module, name, build)
 
-    for name in ("Learner", "Replay", "Actor"):
+    for name in ("Learner", "Actor"):
         note(parts_module, name)
+    note(replay_module, "Replay")
     for name in ("Network", "ReturnHead"):
         note(networks, name)
 

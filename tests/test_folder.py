@@ -49,6 +49,8 @@ def test_only_these_settings_may_change():
     assert {field.name for field in dataclasses.fields(Config) if field.metadata["may_change"]} == {
         "frames",
         "replay_compression",
+        "address",
+        "replay_shards",
         "eval_period_frames",
         "eval_frames",
         "eval_noise",
@@ -84,7 +86,7 @@ def test_a_folder_without_a_name_cannot_be_moved_aside(tmp_path, monkeypatch):
     "name", [f.name for f in dataclasses.fields(Config) if not f.metadata["may_change"]]
 )
 def test_what_shapes_the_agent_or_the_world_may_not_change(name):
-    old = Config(game="qbert")
+    old = Config(game="qbert", actors=1 if name == "replay_ratio" else 0)
     value = getattr(old, name)
     other = {
         "game": "pong",
@@ -96,6 +98,8 @@ def test_what_shapes_the_agent_or_the_world_may_not_change(name):
         "max_grad_norm": 10.0,
         "priority": "ce",
         "replay_capacity": 500_000,
+        "replay_ratio": 0.5,
+        "epsilon_ladder": 0.4,
     }
     if name == "environment":
         new = Config(environment="CartPole-v1")

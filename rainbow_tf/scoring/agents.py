@@ -31,6 +31,7 @@ _STYLES = {
     "distributional_dqn": Style("Distributional DQN", _DISTRIBUTIONAL),
     "noisy_dqn": Style("Noisy DQN", _NOISY),
     "rainbow": Style("Rainbow", _BLACK, width=2.4),
+    "apex": Style("Ape-X", _SPARE_COLOURS[0], "-."),
     "n20_data_efficient": Style("Data-efficient Rainbow", _BLACK, "-."),
     "no_double": Style("no double", _DOUBLE, "--"),
     "no_priority": Style("no priority", _PRIORITY, "--"),

@@ -2,6 +2,7 @@
 
 import io
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from rainbow_tf.scoring.study import Drops
 FRAMES_LABEL = "Frames (millions)"
 _INK, _FAINT = "#222222", "#d9d9d9"
 _BAND_AGENTS = 4
+_NOTE_LETTERS_PER_INCH = 15.5
 _GAMES_PER_ROW = 19
 
 
@@ -235,7 +237,7 @@ def game_curves(
         frameon=False,
         fontsize=9,
     )
-    figure.supxlabel(FRAMES_LABEL, fontsize=10, y=0.38 / height)
+    figure.supxlabel(FRAMES_LABEL, fontsize=10, y=0.44 / height)
     figure.supylabel("Score (points of the game)", fontsize=10, x=0.1 / width)
     # A constrained layout of 57 panels takes longer than all else.
     legend = 0.22 * legend_rows + 0.45
@@ -369,11 +371,12 @@ def _handle(style: Style) -> Line2D:
 
 
 def _footer(figure: Figure, note: str) -> None:
+    width, height = figure.get_size_inches()
+    note = textwrap.fill(note, int(_NOTE_LETTERS_PER_INCH * width))
     if figure.get_layout_engine() is not None:
         figure.supxlabel(note, fontsize=8.5, color="#555555", x=0.01, ha="left")
     else:
-        height = figure.get_size_inches()[1]
-        figure.text(0.01, 0.1 / height, note, fontsize=8.5, color="#555555")
+        figure.text(0.01, 0.06 / height, note, fontsize=8.5, color="#555555")
 
 
 def _marker(style: Style) -> dict[str, Any]:
