@@ -31,10 +31,8 @@ def describe(config: Config, parts: AnyParts, start_frames: int) -> str:
     actors = {}
     if config.actors > 0:
         place = "this machine" if config.address is None else f"the cluster at {config.address}"
-        actors["actors"] = (
-            f"{config.actors} with {config.num_envs} lanes, {config.replay_shards} replay shards, "
-            f"on {place}"
-        )
+        shards = f"{config.replay_shards} replay shard{'s' if config.replay_shards > 1 else ''}"
+        actors["actors"] = f"{config.actors} of {config.num_envs} lanes, {shards}, on {place}"
     rows = {
         "agent": config.agent,
         "world": f"{config.game or config.environment}, {spec.num_actions} actions, "
