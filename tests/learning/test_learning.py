@@ -4,6 +4,7 @@ import pytest
 
 import rainbow_tf.flags as presets
 from rainbow_tf.config import Config
+from rainbow_tf.distributed import apex
 from rainbow_tf.training.loop import train
 from rainbow_tf.training.parts import build_parts
 
@@ -21,14 +22,18 @@ A3C_MINATAR = (
 
 def frames_to_reach(config: Config, mean_return: float, *, episodes: int) -> int | None:
     """Frames after which that many training episodes in a row first have the mean return."""
-    parts = build_parts(config)
+    build, play = (apex.build_fleet, apex.train) if config.actors > 0 else (build_parts, train)
+    parts = build(config)
     scores: list[float] = []
-    for tick in train(config, parts):
-        scores += [episode.score for episode in tick.episodes]
-        recent = scores[-episodes:]
-        if tick.episodes and len(recent) == episodes and sum(recent) / episodes >= mean_return:
-            return tick.frames
-    return None
+    try:
+        for tick in play(config, parts):
+            scores += [episode.score for episode in tick.episodes]
+            recent = scores[-episodes:]
+            if tick.episodes and len(recent) == episodes and sum(recent) / episodes >= mean_return:
+                return tick.frames
+        return None
+    finally:
+        parts.close()
 
 
 @pytest.mark.learning
@@ -69,6 +74,21 @@ def test_minatar_breakout_is_learned(preset):
     config = preset("minatar")
     assert config.frames == 250_000
     assert frames_to_reach(config, 8, episodes=100) is not None
+
+
+@pytest.mark.learning
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "flags", "mean_return", "episodes"),
+    [
+        ("cartpole", ["--frames=25000"], 100, 20),
+        ("cartpole", [], 450, 20),
+        ("minatar", [], 8, 100),
+    ],
+)
+def test_three_actors_reach_what_one_process_does(preset, name, flags, mean_return, episodes):
+    config = preset(name, "--actors=3", *flags)
+    assert frames_to_reach(config, mean_return, episodes=episodes) is not None
 
 
 @pytest.mark.learning
