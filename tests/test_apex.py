@@ -273,6 +273,15 @@ def test_a_killed_actor_plays_on_from_new_episodes(fake, tmp_path, capsys):
     assert shard_of(fleet).standing.num_sampleable > 100
 
 
+def test_actors_that_do_not_answer_are_told_of(fake, tmp_path, capsys, monkeypatch):
+    config = small(run_dir=str(tmp_path))
+    ticks = apex.train(config, apex.build_fleet(config))
+    monkeypatch.setattr(apex, "_NOTICE_SECONDS", 0.0)
+    monkeypatch.setattr(fake, "wait", lambda refs, num_returns=1, timeout=None: ([], refs))
+    assert next(ticks).counters.steps == 0
+    assert "No actor has answered" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("is_seen", [True, False])
 @pytest.mark.parametrize("has_checkpoint", [True, False])
 def test_a_killed_shard_comes_back(fake, tmp_path, capsys, has_checkpoint, is_seen):

@@ -5,6 +5,7 @@ its replay, and the learner is its learner. All orders come from the learner's p
 nothing changes between two ticks but what was ordered before.
 """
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ _LADDER_EXPONENT = 7.0  # alpha of Horgan et al. 2018
 _PATIENCE_SECONDS = 1.0
 _NOTICE_SECONDS = 30.0
 _LEAST_STORE_BYTES = 128 << 20
+_VERSIONS = itertools.count()  # of weights: an actor keeps those whose number it has
 
 
 class Fleet(NamedTuple):
@@ -138,17 +140,17 @@ class Orders:
     def __init__(self, config: Config, fleet: Fleet):
         self._config = config
         self._fleet = fleet
-        self._version = -1
         self._asked = [0] * config.actors  # rollouts of each
         self._numbers = [0] * config.actors  # of the next rollout to arrive
         self.under_way: deque[tuple[int, Any, Any]] = deque()  # actor, its rollout, what is told
+        self._answered = time.monotonic()
         self.broadcast()
 
     def broadcast(self) -> None:
         """Makes the weights of now those of rollouts that are asked for from here on."""
         variables = self._fleet.learner.online.trainable_variables
         self._weights = self._fleet.ray.put([variable.numpy() for variable in variables])
-        self._version += 1
+        self._version = next(_VERSIONS)
 
     def play(self, actor: int, *, epsilon: float, anew: bool = False) -> tuple[Any, Any]:
         """Asks an actor for a rollout."""
@@ -180,9 +182,14 @@ class Orders:
         ready, _ = ray.wait(answers, num_returns=1, timeout=patience)
         if ready:
             ready, _ = ray.wait(answers, num_returns=len(answers), timeout=0)
+            self._answered = time.monotonic()
+        elif time.monotonic() > self._answered + _NOTICE_SECONDS:
+            self._answered = time.monotonic()
+            say(f"No actor has answered for {_NOTICE_SECONDS:.0f} s; Ray may be restarting them.")
+        arrived = set(ready)
         found = []
         for actor, rollout, told in list(self.under_way):
-            if told not in ready:
+            if told not in arrived:
                 continue
             self.under_way.remove((actor, rollout, told))
             try:
