@@ -9,5 +9,6 @@ for seed in 1 2 3; do
 done
 python -m rainbow_tf.main --preset=cartpole --actors=3 --eval_period_frames=10000 \
   --run_dir=runs/three_actors/cartpole_v1/apex/seed_1
+python -m rainbow_tf.main --preset=minatar --run_dir=runs/three_actors/minatar_breakout_v1/rainbow/seed_1
 python -m rainbow_tf.main --preset=minatar --actors=3 \
   --run_dir=runs/three_actors/minatar_breakout_v1/apex/seed_1
