@@ -811,7 +811,7 @@ def copied(replay: Replay, into: Replay, chunks: list[int] | None = None) -> Rep
 @given(case=cases(), chunk_slots=st.sampled_from([1, 3, 8, 4096]), stop=st.floats(0, 1))
 def test_a_restored_replay_lives_on_alike(case, chunk_slots, stop):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rainbow_tf.replay.replay._CHUNK_SLOTS", chunk_slots)
+        patch.setattr("rainbow_tf.replay.replay.CHUNK_SLOTS", chunk_slots)
         replay, other = case.replay(batch_size=4), case.replay(batch_size=4)
     copy_at = int(stop * len(case.endings[0]))
     lives = zip(case.play(replay), case.play(other), strict=True)
@@ -822,7 +822,7 @@ def test_a_restored_replay_lives_on_alike(case, chunk_slots, stop):
                 one.update_priorities(ids, batch.reward_t**2)
         if moment == copy_at:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("rainbow_tf.replay.replay._CHUNK_SLOTS", chunk_slots)
+                patch.setattr("rainbow_tf.replay.replay.CHUNK_SLOTS", chunk_slots)
                 fresh = case.replay(batch_size=4)
             restored = copied(other, fresh)
             restored.rng.bit_generator.state = other.rng.bit_generator.state
@@ -851,7 +851,7 @@ def assert_alike(replay: Replay, other: Replay) -> None:
 @given(case=cases(), chunk_slots=st.sampled_from([1, 3, 8]), every=st.integers(1, 9))
 def test_changed_chunks_are_all_that_changed(case, chunk_slots, every):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rainbow_tf.replay.replay._CHUNK_SLOTS", chunk_slots)
+        patch.setattr("rainbow_tf.replay.replay.CHUNK_SLOTS", chunk_slots)
         replay, saved = case.replay(), case.replay()
     for moment, _ in enumerate(case.play(replay)):
         if moment % every == 0:
