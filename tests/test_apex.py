@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import os
 import signal
 import subprocess
@@ -226,11 +227,18 @@ def test_the_ratio_of_updates_to_steps_is_held(fake, tmp_path):
         steps, updates = tick.counters
         assert updates <= max(0, (steps - 120) * 0.25)
         # Beyond the lead only what was asked for before it was reached.
-        assert steps <= 120 + updates / 0.25 + lead + 10
+        assert steps <= 120 + (updates + 1) / 0.25 + lead + 10
     assert ticks[-1].frames >= 400
     assert ticks[-1].counters.updates >= (400 - 120 - lead - 10) * 0.25
     assert all(np.isfinite(result.loss) for tick in ticks for result in tick.results)
     assert sum(len(tick.episodes) for tick in ticks) > 5
+
+
+def test_updates_rarer_than_rollouts_come_due(fake, tmp_path):
+    config = small(run_dir=str(tmp_path), updates_per_step=0.01)  # of 100 steps, the lead is 20
+    ticks = list(itertools.islice(apex.train(config, apex.build_fleet(config)), 1_000))
+    assert ticks[-1].frames >= 400
+    assert ticks[-1].counters.updates == 3
 
 
 def test_replay_ratio_is_of_frames_and_zero_holds_nothing(fake, tmp_path):

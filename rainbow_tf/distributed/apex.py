@@ -226,7 +226,8 @@ def train(config: Config, fleet: Fleet, start: Counters = BEGINNING) -> Iterator
         is_empty = fleet.replay.num_sampleable == 0
         limit = float("inf")
         if ratio is not None and not is_empty:
-            limit = history_steps + updates / ratio + lead
+            # The next update must come due, however rare updates are.
+            limit = history_steps + (updates + 1) / ratio + lead
         orders.give(steps, limit)
         if ratio is None:
             is_due = steps >= history_steps
