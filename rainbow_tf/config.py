@@ -326,6 +326,15 @@ class Config:
                     f"--replay_ratio={self.replay_ratio:g} is held between --actors and their "
                     "learner; without actors give --updates_per_step."
                 )
+            for name, value, default in (
+                ("address", self.address, None),
+                ("replay_shards", self.replay_shards, 1),
+            ):
+                if value != default:
+                    raise ConfigError(
+                        f"--{name}={value} is for --actors, and there are none; give --actors "
+                        f"too, or leave --{name} out."
+                    )
             return
         if self.algorithm == "a3c":
             raise ConfigError(

@@ -234,6 +234,12 @@ def test_the_ratio_of_updates_to_steps_is_held(fake, tmp_path):
     assert sum(len(tick.episodes) for tick in ticks) > 5
 
 
+def test_a_tick_tells_the_mean_exploration_of_actors(fake, tmp_path):
+    config = small(run_dir=str(tmp_path), noisy=False, epsilon_ladder=0.5)
+    tick = next(apex.train(config, apex.build_fleet(config)))
+    assert tick.epsilon == pytest.approx((0.5 + 0.5**8) / 2)
+
+
 def test_updates_rarer_than_rollouts_come_due(fake, tmp_path):
     config = small(run_dir=str(tmp_path), updates_per_step=0.01)  # of 100 steps, the lead is 20
     ticks = list(itertools.islice(apex.train(config, apex.build_fleet(config)), 1_000))
@@ -452,6 +458,8 @@ def test_the_object_store_holds_what_may_be_under_way():
     ("settings", "named"),
     [
         ({"replay_ratio": 0.1, "actors": 0}, ["--replay_ratio=0.1", "--updates_per_step"]),
+        ({"address": "auto", "actors": 0}, ["--address=auto", "--actors"]),
+        ({"replay_shards": 2, "actors": 0}, ["--replay_shards=2", "--actors"]),
         ({"algorithm": "a3c"}, ["--actors=2", "--algorithm=a3c", "--num_envs"]),
         ({"pipeline": True}, ["--pipeline", "--actors=2"]),
         ({"replay_shards": 3}, ["--replay_shards=3", "--actors=2"]),

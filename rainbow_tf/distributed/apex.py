@@ -247,7 +247,8 @@ def train(config: Config, fleet: Fleet, start: Counters = BEGINNING) -> Iterator
         if steps // target_steps > before // target_steps:
             fleet.learner.update_target()
         episodes: list[Episode] = [episode for rollout in played for episode in rollout.episodes]
-        epsilon = exploration(config, steps)
+        rungs = [actor_exploration(config, actor, steps) for actor in range(config.actors)]
+        epsilon = sum(rungs) / len(rungs)
         frames = steps * config.frames_per_step
         yield Tick(frames, Counters(steps, updates), episodes, results, epsilon, beta)
 
