@@ -89,6 +89,7 @@ def build_fleet(config: Config, start_steps: int = 0) -> Fleet:
         num_cpus=config.actors + config.replay_shards,
         object_bytes=object_store_bytes(config, spec, learner.online.count_params()),
     )
+    say(f"Starting --actors={config.actors} and --replay_shards={config.replay_shards} ...")
     # A process that is started again plays what it was asked for; it says that it begins anew.
     player = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=-1)(Player)
     players = [
