@@ -132,7 +132,10 @@ class Config:
         0.01, "Exploration after its decay, without noisy layers.", minimum=0, maximum=1
     )
     epsilon_decay_frames: int = _setting(
-        250_000, "Frames over which exploration decays, without noisy layers.", minimum=0
+        250_000,
+        "Frames over which exploration decays, without noisy layers; they begin after "
+        "--min_history_frames.",
+        minimum=0,
     )
 
     # Learning.
@@ -155,7 +158,10 @@ class Config:
         0.95, "Decay of RMSProp's moving averages.", minimum=0, maximum=1
     )
     rmsprop_epsilon: float = _setting(
-        0.01, "RMSProp's epsilon, added to the mean square inside the root.", above=0
+        0.01 / 32**2,
+        "RMSProp's epsilon, added to the mean square inside the root. DQN's 0.01 is for gradients "
+        "summed over 32 examples; ours are averaged, so it is divided by 32 squared.",
+        above=0,
     )
     rmsprop_centered: bool = _setting(
         True, "RMSProp divides by the gradients' deviation; off, by their root mean square."
@@ -237,7 +243,11 @@ class Config:
         1_000_000, "Frames of training between evaluations; 0 for none.", minimum=0, may_change=True
     )
     eval_frames: int = _setting(
-        500_000, "Frames that an evaluation plays.", minimum=1, may_change=True
+        500_000,
+        "Frames of an evaluation, shared by its lanes, --num_envs or 4 if that is more: an episode "
+        "that begins within them is played to its end and counts.",
+        minimum=1,
+        may_change=True,
     )
     eval_noise: bool = _setting(
         False, "Keep the noise of the noisy layers in evaluation.", may_change=True

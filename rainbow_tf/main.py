@@ -119,6 +119,7 @@ def run(config: Config) -> None:
         metrics=metrics,
         is_stopping=lambda: stop.requested,
         say=bar.say,
+        show=bar.show_evaluation,
     )
     checkpointer = checkpoint_module.Checkpointer(
         config=config, store=store, parts=parts, metrics=metrics, evaluator=evaluator, say=bar.say

@@ -32,7 +32,7 @@ DQN_OPTIMIZER = {
     "optimizer": "rmsprop",
     "learning_rate": 0.00025,
     "rmsprop_decay": 0.95,
-    "rmsprop_epsilon": 0.01,
+    "rmsprop_epsilon": 0.01 / 32**2,  # of a mean, where DQN has 0.01 of a sum
     "rmsprop_centered": True,
 }
 # Typed from the papers. What is not named here must be as in full Rainbow.
@@ -51,7 +51,7 @@ DDQN = {
     "double": True,
     "target_period_frames": 120_000,
     "epsilon_end": 0.01,
-    "eval_epsilon": 0.001,
+    "eval_epsilon": 0.01,
 }
 EXPECTED = {
     "rainbow": {},

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rainbow_tf.config import Config
-from rainbow_tf.training.evaluation import evaluate
 from rainbow_tf.training.judge import (
     JudgedEpisode,
     JudgedGames,
     discounted_returns,
     outside_support,
+    play_budget,
     play_episodes,
 )
 from rainbow_tf.types import StepOutput
@@ -171,16 +171,59 @@ def test_each_lane_counts_its_first_games(lengths, episodes):
         assert episode.length == lengths[lane][turn % len(lengths[lane])]
 
 
-def test_an_evaluation_in_training_counts_what_was_finished():
-    config = Config(environment="CartPole-v1", eval_frames=5, eval_epsilon=0.25)
-    actor = ScriptedActor()
-    world = ScriptedWorld([game(2)])
-    episodes = evaluate(actor, world, config=config, is_stopping=lambda: False)
-    assert [episode.score for episode in episodes] == [2, 2]
-    assert actor.epsilons == {0.25}
-    assert len(world.actions) == 7  # 5 steps and 2 restarts
+def test_a_budget_counts_every_episode_that_begins_within_it():
+    # Steps 1 to 3 of both lanes are the budget of 6: the second lane has begun its third episode,
+    # finishes it, and begins no other; the first lane finishes its only one.
+    playing = games([game(5)], [game(1), game(1), game(3)])
+    finished = list(play_budget(playing, num_lanes=2, steps=6))
+    assert [[episode.length for episode in step] for step in finished] == [
+        *([1], [], [1], []),  # every second step is a restart
+        *([5], [], [3]),
+    ]
 
-    long = ScriptedWorld([game(100)], [game(100)])
-    episodes = evaluate(actor, long, config=config, is_stopping=lambda: False)
-    assert [(e.score, e.length) for e in episodes] == [(3, 3), (3, 3)]
-    assert evaluate(actor, long, config=config, is_stopping=lambda: True) is None
+
+LENGTHS = {  # of episodes in thousands of frames, drawn [n]
+    "alike": lambda rng, n: rng.integers(28, 33, n),
+    "half of them long": lambda rng, n: rng.choice([108, 10], n),
+    "most of them long": lambda rng, n: rng.choice([108, 5], n, p=[0.9, 0.1]),
+    "exponential": lambda rng, n: np.ceil(rng.exponential(40, n)).clip(1, 108).astype(int),
+}
+
+
+class SimulatedGames:
+    """Lanes whose episodes have drawn lengths, each step a thousand frames."""
+
+    def __init__(self, lengths):
+        self.lengths = iter(lengths.tolist())
+        self.steps = 0
+
+    def play(self, lanes):
+        self.left = [next(self.lengths) for _ in range(lanes)]
+        self.length = list(self.left)
+        return self
+
+    def step(self):
+        finished = []
+        for lane in range(len(self.left)):
+            self.left[lane] -= 1
+            self.steps += 1
+            if self.left[lane] == 0:
+                finished.append((lane, self.length[lane]))
+                self.left[lane] = self.length[lane] = next(self.lengths)
+        return finished
+
+
+# One lane plays few long episodes, and the more the shorter they are: the mean of such a ratio is
+# above the truth by about variance / (mean^2 * episodes), 7 % in the second game.
+@pytest.mark.parametrize(("lanes", "highest"), [(1, 1.09), (4, 1.06), (16, 1.06)])
+@pytest.mark.parametrize("lengths", LENGTHS)
+def test_a_budget_favours_neither_short_nor_long_episodes(lengths, lanes, highest):
+    # The paper's 500K frames, and a score that grows with the length of an episode.
+    rng = np.random.default_rng(1)
+    draw = LENGTHS[lengths]
+    means = []
+    for _ in range(400):
+        playing = SimulatedGames(draw(rng, 800)).play(lanes)
+        finished = play_budget(playing, num_lanes=lanes, steps=500)
+        means.append(np.mean([length for step in finished for length in step]))
+    assert 0.97 < np.mean(means) / np.mean(draw(rng, 100_000)) < highest

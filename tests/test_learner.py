@@ -294,11 +294,30 @@ def test_two_hand_worked_steps_of_dqns_rmsprop():
     # a learning rate of 0.1, a decay of 0.95 and 0.01 in the root.
     # Step 1: mean square 0.05, mean -0.05: 0.1 / sqrt(0.05 - 0.0025 + 0.01) = 0.417029.
     # Step 2: mean square 0.0975, mean -0.0975: 0.1 / sqrt(0.0975 - 0.00950625 + 0.01) = 0.319449.
-    learner = table_learner([[[1], [2]], [[0], [0]]], optimizer="rmsprop", learning_rate=0.1)
+    dqn = {"optimizer": "rmsprop", "rmsprop_epsilon": 0.01}
+    learner = table_learner([[[1], [2]], [[0], [0]]], learning_rate=0.1, **dqn)
     learner.update(table_batch((0, 0, 3, 0, 1, 1)))
     assert_allclose(learner.online.entries[0, 0], [1.417029], rtol=1e-5)
     learner.update(table_batch((0, 0, 3, 0, 1, 1)))
     assert_allclose(learner.online.entries[0, 0], [1.736478], rtol=1e-5)
+
+
+def test_the_default_rmsprop_steps_as_dqns_does_on_summed_gradients():
+    # DQN sums the gradients of 32 examples and has 0.01 in the root; ours are means.
+    rng = np.random.default_rng(1)
+    learner = table_learner(np.zeros((2, 2, 1)), optimizer="rmsprop", learning_rate=0.00025)
+    q, mean, square = np.zeros((2, 2)), np.zeros((2, 2)), np.zeros((2, 2))
+    for _ in range(5):
+        state, action = rng.integers(2, size=(2, 32))
+        reward = rng.normal(scale=0.02, size=32)
+        ones, zeros = np.ones(32), np.zeros(32, int)
+        learner.update(table_batch(*zip(state, action, reward, zeros, zeros, ones, strict=True)))
+        gradient = np.zeros((2, 2))
+        np.add.at(gradient, (state, action), q[state, action] - reward)
+        mean = 0.95 * mean + 0.05 * gradient
+        square = 0.95 * square + 0.05 * gradient**2
+        q -= 0.00025 * gradient / np.sqrt(square - mean**2 + 0.01)
+        assert_allclose(learner.online.entries[..., 0], q, rtol=1e-4)
 
 
 def test_a_hand_worked_step_of_rmsprop_that_is_not_centred():

@@ -211,10 +211,11 @@ def test_exploration():
     noisy = Config(game="qbert")
     assert exploration(noisy, 0) == 0
     greedy = Config(game="qbert", noisy=False)
-    assert exploration(greedy, 0) == 1
-    # 250K frames are 62,500 steps; half of them takes epsilon to (1 + 0.01) / 2.
-    assert exploration(greedy, 31_250) == pytest.approx(0.505)
-    assert exploration(greedy, 62_500) == pytest.approx(0.01)
+    # It stays 1 in the history of 80K frames, 20,000 steps. The 250K frames after it are 62,500
+    # steps; half of them takes epsilon to (1 + 0.01) / 2.
+    assert exploration(greedy, 0) == exploration(greedy, 20_000) == 1
+    assert exploration(greedy, 51_250) == pytest.approx(0.505)
+    assert exploration(greedy, 82_500) == pytest.approx(0.01)
     assert exploration(greedy, 10**9) == pytest.approx(0.01)
 
 

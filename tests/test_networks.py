@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from numpy.testing import assert_allclose, assert_array_equal
 
-from rainbow_tf.agent.layers import NoisyDense
+from rainbow_tf.agent.layers import NoisyDense, PatchConv2D
 from rainbow_tf.agent.networks import make_network, make_support
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.types import WorldSpec
@@ -51,6 +51,31 @@ def linear_layers(network):
 
 def parameters(network):
     return sum(int(np.prod(variable.shape)) for variable in network.trainable_variables)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale"), [(np.uint8, 255.0), (np.float32, 1.0)], ids=["bytes", "floats"]
+)
+def test_patches_are_a_convolution(dtype, scale):
+    # 14 is two patches of 5 and a rest of 4; 11 is two and a rest of 1.
+    images = (scale * np.random.default_rng(1).random((3, 14, 11, 4))).astype(dtype)
+    patches = PatchConv2D(6, 5, 5, activation="relu", bias_initializer="normal")
+    outputs = patches(images)
+    plain = keras.layers.Conv2D(6, 5, 5, activation="relu")
+    plain.build(images.shape)
+    plain.set_weights(patches.get_weights())
+    assert [v.name for v in patches.weights] == [v.name for v in plain.weights]
+    assert_allclose(outputs, plain(np.float32(images / scale)), atol=5e-7)
+    assert outputs.shape == patches.compute_output_shape(images.shape) == (3, 2, 2, 6)
+    again = PatchConv2D.from_config(patches.get_config())
+    again.build(images.shape)
+    again.set_weights(patches.get_weights())
+    assert_array_equal(again(images), outputs)
+
+
+def test_patches_need_a_kernel_as_large_as_the_stride():
+    with pytest.raises(ValueError, match="strides=kernel_size"):
+        PatchConv2D(6, 5, 4)
 
 
 def test_nature_shapes():

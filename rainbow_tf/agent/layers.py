@@ -231,6 +231,39 @@ class PolicyHead(keras.layers.Layer):
         }
 
 
+@keras.saving.register_keras_serializable(package="rainbow_tf")
+class PatchConv2D(keras.layers.Conv2D):
+    """A valid convolution whose kernel is as large as its stride, as one matrix product.
+
+    Patches do not overlap, so it is a reshape and a product: in XLA on a CPU its gradients are
+    two to four times faster than those of a strided convolution.
+    """
+
+    def __init__(self, filters, kernel_size, strides, **kwargs):
+        super().__init__(filters, kernel_size, strides, **kwargs)
+        if self.strides != self.kernel_size or self.padding != "valid":
+            raise ValueError("PatchConv2D needs strides=kernel_size and padding='valid'.")
+
+    def call(self, inputs):
+        """[B, H, W, C] -> [B, H // k, W // k, filters]; bytes are welcome, incomplete patches cut."""
+        size, _ = self.kernel_size
+        _, height, width, channels = inputs.shape
+        rows, columns = height // size, width // size
+        patches = inputs[:, : rows * size, : columns * size]
+        patches = ops.reshape(patches, (-1, rows, size, columns, size, channels))
+        patches = ops.transpose(patches, (0, 1, 3, 2, 4, 5))  # [B, H / k, W / k, k, k, C]
+        patches = ops.reshape(patches, (-1, rows, columns, size * size * channels))
+        # Bytes are moved before they are floats of four times their size.
+        outputs = ops.matmul(scaled(patches), ops.reshape(self.kernel, (-1, self.filters)))
+        return self.activation(outputs + self.bias)
+
+
+def scaled(observations):
+    """Bytes as numbers in [0, 1]; other numbers as they are."""
+    scale = 255.0 if observations.dtype == "uint8" else 1.0
+    return ops.cast(observations, "float32") / scale
+
+
 def fan_in_uniform(seed):
     """Uniform in +-1/sqrt(fan_in), as DQN and the noisy layers start."""
     return keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform", seed=seed)

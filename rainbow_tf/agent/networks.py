@@ -11,7 +11,14 @@ import keras
 import numpy as np
 from keras import ops
 
-from rainbow_tf.agent.layers import PolicyHead, ReturnHead, dense, fan_in_uniform
+from rainbow_tf.agent.layers import (
+    PatchConv2D,
+    PolicyHead,
+    ReturnHead,
+    dense,
+    fan_in_uniform,
+    scaled,
+)
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.types import WorldSpec
 
@@ -46,7 +53,7 @@ class Network(keras.Model):
         convolutions, torso_units, head_units = _ARCHITECTURES[architecture]
         seeds = iter(np.random.SeedSequence(seed).generate_state(8).astype(int) // 2)
         self.convolutions = [
-            keras.layers.Conv2D(
+            (PatchConv2D if kernel == stride else keras.layers.Conv2D)(
                 filters,
                 kernel,
                 stride,
@@ -73,8 +80,7 @@ class Network(keras.Model):
         return outputs[:, 0] if noise_per_example else outputs
 
     def _features(self, observations):  # [B, S, *frame] -> [B, F]
-        scale = 255.0 if observations.dtype == "uint8" else 1.0
-        inputs = ops.cast(observations, "float32") / scale
+        inputs = observations
         if self.convolutions:
             if len(inputs.shape) == 4:
                 inputs = inputs[..., None]  # grey frames have one channel
@@ -83,7 +89,8 @@ class Network(keras.Model):
             _, height, width, stack, channels = inputs.shape
             inputs = ops.reshape(inputs, (-1, height, width, stack * channels))
         for layer in self.convolutions:
-            inputs = layer(inputs)
+            inputs = layer(inputs if isinstance(layer, PatchConv2D) else scaled(inputs))
+        inputs = scaled(inputs)
         return ops.reshape(inputs, (-1, math.prod(inputs.shape[1:])))
 
     def noise_scales(self) -> dict[str, float]:

@@ -6,31 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from rainbow_tf.agent.actor import Actor
-from rainbow_tf.baselines.a3c import PolicyActor
 from rainbow_tf.config import Config
-from rainbow_tf.environments.worlds import World, make_world
-from rainbow_tf.training.judge import JudgedEpisode, JudgedGames
+from rainbow_tf.environments.worlds import make_world
+from rainbow_tf.training.judge import JudgedEpisode, JudgedGames, play_budget
 from rainbow_tf.training.metrics import Metrics, protocol_name
 from rainbow_tf.training.parts import AnyParts
 from rainbow_tf.training.snapshot import write_best
 from rainbow_tf.training.storage import Best, kept_best
 
-
-def evaluate(
-    actor: Actor | PolicyActor, world: World, *, config: Config, is_stopping: Callable[[], bool]
-) -> list[JudgedEpisode] | None:
-    """Plays `eval_frames` over all lanes; gives None if it is stopped before.
-
-    Episodes that are under way at the end count only where none was finished.
-    """
-    games = JudgedGames(actor, world, config=config)
-    episodes: list[JudgedEpisode] = []
-    while games.steps < config.steps(config.eval_frames):
-        if is_stopping():
-            return None
-        episodes += [episode for _, episode in games.step()]
-    return episodes or games.unfinished()
+# Of one lane that plays few long episodes, the mean is up to 7 % too high: see `play_budget`.
+_FEWEST_LANES = 4
 
 
 class Evaluator:
@@ -44,12 +29,14 @@ class Evaluator:
         metrics: Metrics,
         is_stopping: Callable[[], bool],
         say: Callable[[str], None],
+        show: Callable[[int, int], None] = lambda played, planned: None,
     ):
         self._config = config
         self._parts = parts
         self._metrics = metrics
         self._is_stopping = is_stopping
         self._say = say
+        self._show = show
         self.best: Best | None = None
         self._kept: Best | None = None  # what `best/` holds
         self._evaluated = 0  # frames of the last evaluation
@@ -90,13 +77,19 @@ class Evaluator:
         # Other starts every time, and the same ones when the run is repeated.
         seed = (config.seed * 1_000_003 + frames) % 2**31
         # As in training, so that values are held against returns that end where they do.
-        world = make_world(config, num_envs=config.num_envs, seed=seed, training=True)
-        episodes = evaluate(
-            self._parts.evaluation_actor, world, config=config, is_stopping=self._is_stopping
-        )
-        world.close()
-        if episodes is None:
-            return None
+        lanes = max(_FEWEST_LANES, config.num_envs)
+        world = make_world(config, num_envs=lanes, seed=seed, training=True)
+        games = JudgedGames(self._parts.evaluation_actor, world, config=config)
+        episodes: list[JudgedEpisode] = []
+        try:
+            budget = config.steps(config.eval_frames)
+            for finished in play_budget(games, num_lanes=lanes, steps=budget):
+                if self._is_stopping():
+                    return None
+                episodes += finished
+                self._show(games.steps * config.frames_per_step, config.eval_frames)
+        finally:
+            world.close()
         self._metrics.write_evaluation(frames, episodes, time.perf_counter() - started)
         mean = float(np.mean([episode.score for episode in episodes]))
         if self.best is None or mean > self.best.score_mean:

@@ -93,14 +93,6 @@ class JudgedGames:
                 self._lanes[i] = _Lane()
         return finished
 
-    def unfinished(self) -> list[JudgedEpisode]:
-        """The episodes under way, as if they were cut here."""
-        return [
-            lane.judge(self._config, float(value))
-            for lane, value in zip(self._lanes, self._values, strict=True)
-            if lane.rewards
-        ]
-
 
 def outside_support(episodes: Sequence[JudgedEpisode]) -> float | None:
     """Mean share of returns that leave the support; None for agents without one."""
@@ -124,3 +116,18 @@ def play_episodes(
             if number < episodes:
                 counted += 1
                 yield number, episode
+
+
+def play_budget(games: JudgedGames, *, num_lanes: int, steps: int) -> Iterator[list[JudgedEpisode]]:
+    """Yields the episodes that each step finishes, of all that begin within `steps`.
+
+    The budget is shared by the lanes. An episode that began within it is played to its end and
+    counts; dropping it would favour short episodes. What remains is that few episodes fit when
+    they are long: with 4 lanes and half of the games ten times as long, 3 %.
+    """
+    playing = set(range(num_lanes))
+    while playing:
+        finished = [(lane, episode) for lane, episode in games.step() if lane in playing]
+        yield [episode for _, episode in finished]
+        if games.steps >= steps:
+            playing -= {lane for lane, _ in finished}

@@ -63,10 +63,14 @@ def _train(config: Config, parts: Parts, start: Counters) -> Iterator[Tick]:
 
 
 def exploration(config: Config, steps: int) -> float:
-    """Share of random actions: none with noisy layers, which explore by themselves."""
+    """Share of random actions: none with noisy layers, which explore by themselves.
+
+    It decays from the first update on, as in DQN's own code, DQN Zoo and Dopamine.
+    """
     if config.noisy:
         return 0.0
-    progress = steps / max(1, config.steps(config.epsilon_decay_frames))
+    learning_steps = max(0, steps - config.steps(config.min_history_frames))
+    progress = learning_steps / max(1, config.steps(config.epsilon_decay_frames))
     return linear(config.epsilon_start, config.epsilon_end, progress)
 
 

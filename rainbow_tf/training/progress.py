@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+import time
 
 import numpy as np
 import tensorflow as tf
@@ -138,6 +139,12 @@ class ProgressBar:
             last = " ".join(f"{episode.score:g}" for episode in list(metrics.recent)[-3:])
             mean = metrics.return_mean(100)
             self._bar.set_postfix_str(f"mean {mean:.1f}, last {last}", refresh=False)
+
+    def show_evaluation(self, played: int, planned: int) -> None:
+        """Shows how many frames of an evaluation were played, as often as the bar moves."""
+        if time.time() - self._bar.last_print_t >= self._bar.mininterval:
+            self._bar.set_postfix_str(f"evaluation: {played:,} of about {planned:,} frames")
+            self._bar.last_print_t = time.time()
 
     def say(self, line: str) -> None:
         """Prints a line above the bar."""
