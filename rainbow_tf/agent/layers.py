@@ -245,7 +245,7 @@ class PatchConv2D(keras.layers.Conv2D):
             raise ValueError("PatchConv2D needs strides=kernel_size and padding='valid'.")
 
     def call(self, inputs):
-        """[B, H, W, C] -> [B, H // k, W // k, filters]; bytes are welcome, incomplete patches cut."""
+        """[B, H, W, C] -> [B, H // k, W // k, filters]; takes bytes too."""
         size, _ = self.kernel_size
         _, height, width, channels = inputs.shape
         rows, columns = height // size, width // size
