@@ -1,8 +1,14 @@
 #!/bin/sh
-# Trains data-efficient Rainbow for 400K frames and plays 100 episodes with its last weights.
+# Trains data-efficient Rainbow for 400K frames on the 26 games of Atari 100K, one run at a time on
+# one core, and plays 100 episodes with the last weights of each. Run it again to resume.
 set -eu
-for game in ${GAMES:-pong qbert}; do
-  python -m rainbow_tf.main --preset=atari100k --game="$game" --threads=1
-  python -m rainbow_tf.evaluate --run_dir="runs/$game/n20_data_efficient/seed_1" \
-    --snapshot=latest --episodes=100
+seed=${SEED:-1}
+for game in ${GAMES:-alien amidar assault asterix bank_heist battle_zone boxing breakout \
+  chopper_command crazy_climber demon_attack freeway frostbite gopher hero jamesbond kangaroo \
+  krull kung_fu_master ms_pacman pong private_eye qbert road_runner seaquest up_n_down}; do
+  run=runs/$game/n20_data_efficient/seed_$seed
+  if [ -e "$run/evaluations/paper_noop/summary.json" ]; then continue; fi
+  python -m rainbow_tf.main --preset=atari100k --game="$game" --threads=1 --seed="$seed"
+  python -m rainbow_tf.evaluate --run_dir="$run" --snapshot=latest --eval_epsilon=0.001 \
+    --episodes=100
 done
