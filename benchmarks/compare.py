@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from rainbow_tf.command import load_tensorflow
 from rainbow_tf.config import Config
-from rainbow_tf.startup import load_tensorflow
 
 CYCLES = 20
 ROUNDS = 15
@@ -23,8 +23,8 @@ ROUNDS = 15
 def our_cycles(game: str) -> Callable[[], float]:
     """Gives a function that runs the cycles of this package and returns seconds for each."""
     load_tensorflow()
+    from rainbow_tf.training.build import build_parts
     from rainbow_tf.training.loop import train
-    from rainbow_tf.training.parts import build_parts
 
     config = Config(game=game, eval_period_frames=0)
     ticks = train(config, build_parts(dataclasses.replace(config, min_history_frames=4_000)))

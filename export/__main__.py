@@ -5,9 +5,9 @@ from pathlib import Path
 from absl import flags
 
 from rainbow_tf import config as config_module
+from rainbow_tf.command import errors_as_sentences, load_tensorflow, run_command
 from rainbow_tf.config import ConfigError, define_snapshot_flags, wants_best
-from rainbow_tf.startup import errors_as_sentences, load_tensorflow, run_command
-from rainbow_tf.training.folder import read_config
+from rainbow_tf.runs.folder import read_config
 
 FLAGS = flags.FLAGS
 

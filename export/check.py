@@ -12,8 +12,8 @@ from typing import Any
 
 from absl import logging
 
+from rainbow_tf.command import errors_as_sentences, run_command
 from rainbow_tf.config import ConfigError
-from rainbow_tf.startup import errors_as_sentences, run_command
 
 WARMUP_FILE = Path("assets.extra", "tf_serving_warmup_requests")
 
@@ -30,7 +30,7 @@ _LONGEST_CHECK_SECONDS = 300
 _CHECK_APART = """
 import json, pathlib, sys
 from rainbow_tf.export import check
-from rainbow_tf.startup import load_tensorflow
+from rainbow_tf.command import load_tensorflow
 load_tensorflow()
 print(json.dumps(check.check_version(pathlib.Path(sys.argv[1]))))
 """

@@ -17,8 +17,9 @@ from absl import flags
 from tqdm import tqdm
 
 from rainbow_tf import config as config_module
+from rainbow_tf.command import errors_as_sentences, load_tensorflow, run_command
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.environments.worlds import World, make_world
+from rainbow_tf.environments.base import World, make_world
 from rainbow_tf.export.client import (
     DEFAULT_SIGNATURE,
     GrpcPolicy,
@@ -30,8 +31,7 @@ from rainbow_tf.export.client import (
     newest_version,
 )
 from rainbow_tf.games import GAMES
-from rainbow_tf.startup import errors_as_sentences, load_tensorflow, run_command
-from rainbow_tf.training.video import SMALL, check_video, enlarged, frames_per_second, video
+from rainbow_tf.video.encoder import SMALL, check_video, enlarged, frames_per_second, video
 
 # What a model may say of the world it was trained in, and a flag may say otherwise.
 _RULES = ("protocol", "action_repeat", "frame_stack", "noop_max", "max_episode_frames")

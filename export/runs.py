@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from rainbow_tf.config import Config
-from rainbow_tf.environments.worlds import make_world
+from rainbow_tf.environments.base import make_world
 from rainbow_tf.export.saved_model import Export, Training, export_policy
-from rainbow_tf.training.trained import load_network
+from rainbow_tf.runs.weights import load_network
 
 
 def export_run(

@@ -22,11 +22,11 @@ import psutil
 from absl import flags
 
 from rainbow_tf import config as config_module
+from rainbow_tf.command import errors_as_sentences, load_tensorflow, run_command
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.environments.worlds import make_world
+from rainbow_tf.environments.base import make_world
 from rainbow_tf.replay.replay import Replay, replay_bytes
-from rainbow_tf.startup import errors_as_sentences, load_tensorflow, run_command
-from rainbow_tf.training.storage import CHECKPOINTS, CheckpointStore
+from rainbow_tf.runs.store import CHECKPOINTS, CheckpointStore
 from rainbow_tf.types import Counters, WorldSpec
 
 ATARI_SPEC = WorldSpec((84, 84), np.dtype(np.uint8), 4, 6, ())
@@ -209,8 +209,8 @@ def _adder(config: Config, replay: Replay, play: list[np.ndarray]) -> Callable[[
 
 def measure_agent(config: Config, repeats: int) -> Iterator[Figure]:
     """The whole agent on the real game, against the learner alone in the same run."""
+    from rainbow_tf.training.build import build_rainbow
     from rainbow_tf.training.loop import train
-    from rainbow_tf.training.parts import build_rainbow
 
     started = time.perf_counter()
     config = dataclasses.replace(config, min_history_frames=1_600, eval_period_frames=0)
@@ -239,8 +239,8 @@ def measure_minatar(config: Config, repeats: int) -> Iterator[Figure]:
     """A small network, where the overhead of every call counts."""
     if importlib.util.find_spec("minatar") is None:
         return
+    from rainbow_tf.training.build import build_rainbow
     from rainbow_tf.training.loop import learn, train
-    from rainbow_tf.training.parts import build_rainbow
 
     small = Config(environment="MinAtar/Breakout-v1", replay_capacity=100_000, frames=10**7)
     small = dataclasses.replace(small, min_history_frames=2_000)
@@ -256,10 +256,10 @@ def measure_minatar(config: Config, repeats: int) -> Iterator[Figure]:
 
 def measure_checkpoint(config: Config, repeats: int) -> Iterator[Figure]:
     """Saving a run whose memory is full, whole and after a period, and restoring it."""
+    from rainbow_tf.evaluation.evaluator import Evaluator
+    from rainbow_tf.training.build import build_rainbow
     from rainbow_tf.training.checkpoint import Checkpointer, agent_variables, restore
-    from rainbow_tf.training.evaluation import Evaluator
     from rainbow_tf.training.metrics import Metrics
-    from rainbow_tf.training.parts import build_rainbow
 
     rng = np.random.default_rng(1)
     periods: dict[int, np.ndarray] = {}
@@ -329,9 +329,9 @@ def measure_apex(config: Config, repeats: int) -> Iterator[Figure]:
     """What it costs, on one machine, that the replay is another process than actor and learner."""
     if importlib.util.find_spec("ray") is None:
         return
-    from rainbow_tf.distributed.apex import object_store_bytes
+    from rainbow_tf.distributed.apex.learner import object_store_bytes
+    from rainbow_tf.distributed.apex.shard import ReplayShard
     from rainbow_tf.distributed.cluster import connect
-    from rainbow_tf.distributed.shard import ReplayShard
 
     rollout = _rollout(config)
     steps = config.rollout_steps * config.num_envs
@@ -381,7 +381,7 @@ def measure_apex(config: Config, repeats: int) -> Iterator[Figure]:
 
 def _rollout(config: Config):
     """A rollout of random play that begins with a reset."""
-    from rainbow_tf.distributed.shard import Rollout
+    from rainbow_tf.distributed.apex.shard import Rollout
 
     steps, lanes = config.rollout_steps, config.num_envs
     nothing = np.zeros((steps, lanes), np.float32)
@@ -442,7 +442,7 @@ def _recorded_play(config: Config) -> list[np.ndarray]:
 
 
 def _learner_and_batch(config: Config, spec: WorldSpec):
-    from rainbow_tf.training.parts import make_learner
+    from rainbow_tf.training.build import make_learner
     from rainbow_tf.training.progress import blank_batch
 
     batch = blank_batch(config, spec)

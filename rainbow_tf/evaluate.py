@@ -17,17 +17,17 @@ from absl import flags
 from tqdm import tqdm
 
 from rainbow_tf import config as config_module
+from rainbow_tf.command import errors_as_sentences, load_tensorflow, run_command
 from rainbow_tf.config import Config, ConfigError, define_snapshot_flags, wants_best
-from rainbow_tf.environments import starts as starts_module
-from rainbow_tf.environments.start_world import StartWorld
-from rainbow_tf.environments.starts import StartFile
-from rainbow_tf.environments.worlds import World, make_world
-from rainbow_tf.startup import errors_as_sentences, load_tensorflow, run_command
-from rainbow_tf.training.folder import read_config
-from rainbow_tf.training.storage import write_atomically
+from rainbow_tf.environments.base import World, make_world
+from rainbow_tf.runs.folder import read_config
+from rainbow_tf.runs.store import write_atomically
+from rainbow_tf.starts import file as starts_module
+from rainbow_tf.starts.environment import StartWorld
+from rainbow_tf.starts.file import StartFile
 
 if TYPE_CHECKING:
-    from rainbow_tf.training.judge import JudgedEpisode
+    from rainbow_tf.evaluation.episodes import JudgedEpisode
 
 _COLUMNS = ("episode", "score", "length", "start", "value_mean", "return_mean", "outside_support")
 
@@ -57,8 +57,8 @@ def run(values: flags.FlagValues) -> None:
     start_file = _read_starts(values, config)
     # TensorFlow takes seconds to load: flags are checked before it.
     load_tensorflow(config.tensorflow_threads)
-    from rainbow_tf.training.judge import JudgedGames, play_episodes
-    from rainbow_tf.training.trained import load_actor
+    from rainbow_tf.evaluation.episodes import JudgedGames, play_episodes
+    from rainbow_tf.runs.weights import load_actor
 
     num_envs = min(values.num_envs, values.episodes)
     setting = _setting(values, config, start_file, num_envs)
@@ -171,7 +171,7 @@ def _shown(
 
 def score_summary(episodes: Sequence["JudgedEpisode"]) -> dict[str, Any]:
     """Mean, median and standard error of the scores, and the means of the value check."""
-    from rainbow_tf.training.judge import outside_support
+    from rainbow_tf.evaluation.episodes import outside_support
 
     scores = np.array([episode.score for episode in episodes])
     return {

@@ -10,24 +10,24 @@ from absl import flags
 
 import rainbow_tf.flags as presets
 from rainbow_tf import config as config_module
+from rainbow_tf.command import StopSignals, load_tensorflow, run_command
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.startup import StopSignals, load_tensorflow, run_command
-from rainbow_tf.training.folder import (
+from rainbow_tf.runs.folder import (
     RunFolder,
     check_folder,
     check_settings,
     is_finished,
     resumes,
 )
-from rainbow_tf.training.storage import (
+from rainbow_tf.runs.store import (
     CHECKPOINTS,
     Checkpoint,
     CheckpointError,
     CheckpointStore,
     kept_best,
 )
-from rainbow_tf.training.video import VIDEOS, check_video
 from rainbow_tf.types import BEGINNING
+from rainbow_tf.video.encoder import VIDEOS, check_video
 
 FLAGS = flags.FLAGS
 
@@ -75,19 +75,19 @@ def run(config: Config) -> None:
     # TensorFlow takes seconds to load: settings are checked before it.
     load_tensorflow(config.tensorflow_threads)
     from rainbow_tf.agent.learner import DivergedError
+    from rainbow_tf.evaluation.evaluator import Evaluator
     from rainbow_tf.training import checkpoint as checkpoint_module
+    from rainbow_tf.training.build import AnyParts, build_parts
     from rainbow_tf.training.diagnosis import write_diagnosis
-    from rainbow_tf.training.evaluation import Evaluator
     from rainbow_tf.training.loop import train
     from rainbow_tf.training.metrics import Metrics
-    from rainbow_tf.training.parts import AnyParts, build_parts
     from rainbow_tf.training.progress import ProgressBar, describe
     from rainbow_tf.training.recorder import Recorder
 
     start = BEGINNING if checkpoint is None else checkpoint_module.counters(checkpoint)
     parts: AnyParts
     if config.actors > 0:
-        from rainbow_tf.distributed import apex
+        from rainbow_tf.distributed.apex import learner as apex
 
         parts = apex.build_fleet(config, start.steps)
         ticks = apex.train(config, parts, start)

@@ -14,15 +14,15 @@ from absl import flags
 from tqdm import tqdm
 
 from rainbow_tf import config as config_module
+from rainbow_tf.command import errors_as_sentences, load_tensorflow, run_command
 from rainbow_tf.config import Config, ConfigError, define_snapshot_flags, wants_best
-from rainbow_tf.environments import starts
-from rainbow_tf.environments.starts import RecorderSettings, Recording, Trajectory
-from rainbow_tf.startup import errors_as_sentences, load_tensorflow, run_command
-from rainbow_tf.training.folder import read_config
-from rainbow_tf.training.storage import write_atomically
+from rainbow_tf.runs.folder import read_config
+from rainbow_tf.runs.store import write_atomically
+from rainbow_tf.starts import file as starts
+from rainbow_tf.starts.file import RecorderSettings, Recording, Trajectory
 
 if TYPE_CHECKING:
-    from rainbow_tf.keyboard import Keyboard
+    from rainbow_tf.starts.keyboard import Keyboard
 
 _FRAMES_PER_SECOND = 60
 
@@ -152,8 +152,8 @@ def _policy_games(
 ) -> Iterator[Trajectory]:
     """A run's policy after no-ops, now and then at random: else all games would be one."""
     load_tensorflow(config.tensorflow_threads)
-    from rainbow_tf.environments.worlds import make_world
-    from rainbow_tf.training.trained import load_actor
+    from rainbow_tf.environments.base import make_world
+    from rainbow_tf.runs.weights import load_actor
 
     world = make_world(config, num_envs=1, seed=values.seed, training=False)
     world.close()
@@ -190,7 +190,7 @@ def _human_games(
     values: flags.FlagValues, config: Config, settings: RecorderSettings, first: int
 ) -> Iterator[Trajectory]:
     """A person at the keyboard, until the window is closed."""
-    from rainbow_tf.keyboard import Keyboard
+    from rainbow_tf.starts.keyboard import Keyboard
 
     keyboard = Keyboard(
         f"{settings.game}: recording starts", _FRAMES_PER_SECOND // settings.action_repeat
@@ -210,7 +210,7 @@ def _human_game(
     keyboard: "Keyboard", settings: RecorderSettings, about: str, max_frames: int
 ) -> Trajectory | None:
     """One game as a person plays it; None if the window was closed instead."""
-    from rainbow_tf.keyboard import choose_action
+    from rainbow_tf.starts.keyboard import choose_action
 
     recording, is_playing = Recording(settings), False
     while True:

@@ -5,11 +5,12 @@ from pathlib import Path
 from absl import flags
 
 from rainbow_tf import __version__
+from rainbow_tf.command import errors_as_sentences, run_command
 from rainbow_tf.config import ConfigError
-from rainbow_tf.scoring import chapters, normalise, study
-from rainbow_tf.scoring.page import Page
+from rainbow_tf.reporting import chapters
+from rainbow_tf.reporting.page import Page
+from rainbow_tf.scoring import normalise, study
 from rainbow_tf.scoring.runs import Run, read_runs
-from rainbow_tf.startup import errors_as_sentences, run_command
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:

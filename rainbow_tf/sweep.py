@@ -12,13 +12,13 @@ from absl import flags
 
 import rainbow_tf.flags as presets
 from rainbow_tf import config as config_module
+from rainbow_tf.command import StopSignals, errors_as_sentences, load_tensorflow, run_command
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.distributed import cells as cells_module
-from rainbow_tf.distributed.cells import OUTPUT, Cell
 from rainbow_tf.distributed.cluster import connect
-from rainbow_tf.distributed.schedule import Job, RayPool, Scheduler, Status, check_room
-from rainbow_tf.distributed.views import PlainLines, summary
-from rainbow_tf.startup import StopSignals, errors_as_sentences, load_tensorflow, run_command
+from rainbow_tf.distributed.sweep import cells as cells_module
+from rainbow_tf.distributed.sweep.cells import OUTPUT, Cell
+from rainbow_tf.distributed.sweep.scheduler import Job, RayPool, Scheduler, Status, check_room
+from rainbow_tf.distributed.sweep.views import PlainLines, summary
 
 FLAGS = flags.FLAGS
 _OBJECT_BYTES = 100_000_000  # cells send sentences, nothing large
@@ -104,7 +104,7 @@ def _connect() -> RayPool:
 
 def _view() -> contextlib.AbstractContextManager:
     if sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
-        from rainbow_tf.distributed.table import LiveTable
+        from rainbow_tf.distributed.sweep.table import LiveTable
 
         return LiveTable()
     return contextlib.nullcontext(PlainLines())
@@ -131,7 +131,7 @@ def _dry_run(cells: Sequence[Cell]) -> None:
     """Says what the sweep would take, and starts nothing."""
     # After the checks, because TensorFlow takes seconds to load.
     load_tensorflow(cells[0].config.threads)
-    from rainbow_tf.distributed import forecast
+    from rainbow_tf.distributed.sweep import forecast
 
     nodes = [forecast.this_machine()] if FLAGS.address is None else _connect().nodes()
     cells = cells_module.with_gpus(cells, nodes, FLAGS.gpus_per_run)

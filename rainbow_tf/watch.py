@@ -13,14 +13,14 @@ from absl import flags
 from tqdm import tqdm
 
 from rainbow_tf import config as config_module
+from rainbow_tf.command import errors_as_sentences, load_tensorflow, run_command
 from rainbow_tf.config import ConfigError, define_snapshot_flags, wants_best
-from rainbow_tf.environments.worlds import make_world
-from rainbow_tf.startup import errors_as_sentences, load_tensorflow, run_command
-from rainbow_tf.training.folder import read_config
-from rainbow_tf.training.video import LARGE, SMALL, check_video, frames_per_second, video
+from rainbow_tf.environments.base import make_world
+from rainbow_tf.runs.folder import read_config
+from rainbow_tf.video.encoder import LARGE, SMALL, check_video, frames_per_second, video
 
 if TYPE_CHECKING:
-    from rainbow_tf.training.panel import Scene
+    from rainbow_tf.video.panel import Scene
 
 _SECONDS, _GIF_SECONDS = 120.0, 20.0
 
@@ -48,8 +48,8 @@ def run(values: flags.FlagValues) -> None:
         seconds = _GIF_SECONDS if is_gif else _SECONDS
     # TensorFlow takes seconds to load: flags are checked before it.
     load_tensorflow(config.tensorflow_threads)
-    from rainbow_tf.training.film import Film, play
-    from rainbow_tf.training.trained import load_actor
+    from rainbow_tf.runs.weights import load_actor
+    from rainbow_tf.video.film import Film, play
 
     world = make_world(config, num_envs=1, seed=values.seed, training=False, screens=True)
     try:

@@ -83,11 +83,11 @@ def test_memory_stays_flat():
     code = """
 import dataclasses
 import psutil
-from rainbow_tf.startup import load_tensorflow
+from rainbow_tf.command import load_tensorflow
 load_tensorflow()
 from rainbow_tf.config import Config
 from rainbow_tf.training.loop import train
-from rainbow_tf.training.parts import build_parts
+from rainbow_tf.training.build import build_parts
 config = Config(environment="CartPole-v1", frames=40_000, min_history_frames=100,
                 replay_capacity=1_000, updates_per_step=0.25)
 process = psutil.Process()

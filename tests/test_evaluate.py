@@ -12,9 +12,9 @@ from absl import flags
 from rainbow_tf import evaluate
 from rainbow_tf.agent.networks import make_network
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.environments import starts
-from rainbow_tf.environments.worlds import make_world
-from rainbow_tf.training.snapshot import Best, write_best
+from rainbow_tf.environments.base import make_world
+from rainbow_tf.runs.weights import Best, write_best
+from rainbow_tf.starts import file as starts
 
 TINY_CARTPOLE = [
     "--environment=CartPole-v1",

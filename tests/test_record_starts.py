@@ -15,10 +15,10 @@ from ale_py import Action
 from rainbow_tf import record_starts
 from rainbow_tf.agent.networks import make_network
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.environments import starts
-from rainbow_tf.environments.worlds import make_world
-from rainbow_tf.keyboard import choose_action
-from rainbow_tf.training.snapshot import Best, write_best
+from rainbow_tf.environments.base import make_world
+from rainbow_tf.runs.weights import Best, write_best
+from rainbow_tf.starts import file as starts
+from rainbow_tf.starts.keyboard import choose_action
 
 
 def parse(*arguments):
@@ -224,7 +224,7 @@ def test_a_person_s_games(tmp_path, monkeypatch):
             (["quit"], set()),
         ]
     )
-    monkeypatch.setattr("rainbow_tf.keyboard.Keyboard", person)
+    monkeypatch.setattr("rainbow_tf.starts.keyboard.Keyboard", person)
     output = tmp_path / "breakout.json"
     start_file = record(output, "--max_frames=30", "--trajectories=5", player="human")
     assert start_file.origin == "human"
@@ -242,7 +242,7 @@ def test_a_person_s_games(tmp_path, monkeypatch):
 
 def test_a_window_hears_its_keys(monkeypatch):
     pygame = pytest.importorskip("pygame")
-    from rainbow_tf.keyboard import Keyboard
+    from rainbow_tf.starts.keyboard import Keyboard
 
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     keyboard = Keyboard("breakout", 60)
@@ -331,7 +331,7 @@ def test_a_person_at_a_virtual_screen(tmp_path):
 
 
 def test_without_pygame_it_says_so(monkeypatch):
-    from rainbow_tf.keyboard import Keyboard
+    from rainbow_tf.starts.keyboard import Keyboard
 
     monkeypatch.setitem(sys.modules, "pygame", None)
     with pytest.raises(ConfigError, match=r"pip install 'rainbow_tf\[record\]'"):

@@ -12,9 +12,9 @@ import pytest
 
 from rainbow_tf.agent.networks import make_network
 from rainbow_tf.config import Config
-from rainbow_tf.environments.worlds import make_world
-from rainbow_tf.training.snapshot import write_best
-from rainbow_tf.training.storage import Best
+from rainbow_tf.environments.base import make_world
+from rainbow_tf.runs.store import Best
+from rainbow_tf.runs.weights import write_best
 
 # All warnings are errors but those that TensorFlow Probability and Keras raise in themselves.
 COMMAND = [

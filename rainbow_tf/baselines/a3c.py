@@ -24,8 +24,7 @@ from rainbow_tf.agent.learner import DivergedError, make_optimizer
 from rainbow_tf.agent.networks import Network, make_network
 from rainbow_tf.agent.schedules import linear
 from rainbow_tf.config import Config
-from rainbow_tf.environments.episodes import EpisodeTracker
-from rainbow_tf.environments.worlds import World, make_world
+from rainbow_tf.environments.base import EpisodeTracker, World, make_world
 from rainbow_tf.types import BEGINNING, Batch, Counters, Episode, Tick, UpdateResult, WorldSpec
 
 tfd = tfp.distributions

@@ -1,1 +1,1 @@
-"""The worlds: Atari as the paper plays it, and Gymnasium."""
+"""What is played: Atari as the paper plays it, and Gymnasium."""

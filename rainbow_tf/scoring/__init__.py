@@ -1,1 +1,1 @@
-"""The tables: normalised scores, aggregates, figures. Knows arrays and files, not agents."""
+"""Numbers from run folders: normalised scores, aggregates. Knows arrays and files, not agents."""

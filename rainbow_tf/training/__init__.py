@@ -1,1 +1,1 @@
-"""A run: its parts, its loop, what it writes and shows."""
+"""One run: its parts, its loop, what it writes and shows."""

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from rainbow_tf.config import Config
+from rainbow_tf.evaluation.evaluator import Evaluator
 from rainbow_tf.replay.replay import replay_bytes
-from rainbow_tf.training.evaluation import Evaluator
+from rainbow_tf.runs.store import Checkpoint, CheckpointStore, StoredFile
+from rainbow_tf.runs.weights import AGENT_FILE, assign, check_alike, named, values
+from rainbow_tf.training.build import AnyParts
 from rainbow_tf.training.metrics import Metrics
-from rainbow_tf.training.parts import AnyParts
-from rainbow_tf.training.snapshot import AGENT_FILE, assign, check_alike, named, values
-from rainbow_tf.training.storage import Checkpoint, CheckpointStore, StoredFile
 from rainbow_tf.types import BEGINNING, Counters, Tick, WorldSpec
 
 _REPLAY = "replay"

@@ -8,9 +8,9 @@ import numpy as np
 
 from rainbow_tf.agent.learner import DivergedError
 from rainbow_tf.config import Config
+from rainbow_tf.runs.store import write_atomically
+from rainbow_tf.training.build import AnyParts
 from rainbow_tf.training.checkpoint import agent_variables
-from rainbow_tf.training.parts import AnyParts
-from rainbow_tf.training.storage import write_atomically
 
 
 def write_diagnosis(config: Config, parts: AnyParts, error: DivergedError, frames: int) -> Path:

@@ -9,8 +9,8 @@ from rainbow_tf.agent.learner import DivergedError, Learner
 from rainbow_tf.agent.schedules import linear
 from rainbow_tf.baselines import a3c
 from rainbow_tf.config import Config
-from rainbow_tf.environments.episodes import EpisodeTracker
-from rainbow_tf.training.parts import Parts
+from rainbow_tf.environments.base import EpisodeTracker
+from rainbow_tf.training.build import Parts
 from rainbow_tf.types import BEGINNING, Counters, StepOutput, Tick, UpdateResult
 
 

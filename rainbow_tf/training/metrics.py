@@ -17,8 +17,8 @@ from tensorboard.plugins.image.metadata import create_summary_metadata
 
 from rainbow_tf.agent.networks import Network
 from rainbow_tf.config import Config
-from rainbow_tf.training.judge import JudgedEpisode, outside_support
-from rainbow_tf.training.storage import write_atomically
+from rainbow_tf.evaluation.episodes import JudgedEpisode, outside_support
+from rainbow_tf.runs.store import write_atomically
 from rainbow_tf.types import Episode, Tick, UpdateResult
 
 

@@ -10,10 +10,10 @@ from tqdm import tqdm
 
 from rainbow_tf.config import Config
 from rainbow_tf.replay.replay import replay_bytes
+from rainbow_tf.runs.weights import assign, values
+from rainbow_tf.training.build import AnyParts
 from rainbow_tf.training.checkpoint import agent_variables, disk_bytes
 from rainbow_tf.training.metrics import Metrics
-from rainbow_tf.training.parts import AnyParts
-from rainbow_tf.training.snapshot import assign, values
 from rainbow_tf.types import Batch, WorldSpec
 
 

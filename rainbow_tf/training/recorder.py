@@ -6,11 +6,12 @@ from collections.abc import Callable
 import numpy as np
 
 from rainbow_tf.config import Config
-from rainbow_tf.environments.worlds import make_world
-from rainbow_tf.training.film import Film, play
+from rainbow_tf.environments.base import make_world
+from rainbow_tf.runs.weights import make_actor
+from rainbow_tf.training.build import AnyParts
 from rainbow_tf.training.metrics import Metrics
-from rainbow_tf.training.parts import AnyParts, make_actor
-from rainbow_tf.training.video import SMALL, VIDEOS, Gif, frames_per_second, video
+from rainbow_tf.video.encoder import SMALL, VIDEOS, Gif, frames_per_second, video
+from rainbow_tf.video.film import Film, play
 
 _SECONDS = 10
 

@@ -1,0 +1,263 @@
+"""Ape-X (Horgan et al. 2018): processes that play, processes that remember, and here who learns.
+
+What a single process is made of is only wrapped: `Player` has its world and actor, `ReplayShard`
+its replay, and the learner is its learner. All orders come from the learner's process, so that
+nothing changes between two ticks but what was ordered before.
+"""
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rainbow_tf.agent.actor import Actor
+from rainbow_tf.agent.learner import Learner
+from rainbow_tf.agent.schedules import linear
+from rainbow_tf.baselines.a3c import PolicyActor
+from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.distributed.apex.player import Played, Player
+from rainbow_tf.distributed.apex.replay import PREFETCHED, WAITING_ADDS, ShardedReplay, say
+from rainbow_tf.distributed.cluster import connect
+from rainbow_tf.environments.base import make_world
+from rainbow_tf.replay.replay import CHUNK_SLOTS
+from rainbow_tf.runs.weights import make_actor
+from rainbow_tf.training.build import check_memory, make_learner
+from rainbow_tf.training.loop import exploration, learn
+from rainbow_tf.types import BEGINNING, Batch, Counters, Episode, Tick, UpdateResult, WorldSpec
+
+_AHEAD = 2  # rollouts that an actor has been asked for: it need not wait for the next order
+_LADDER_EXPONENT = 7.0  # alpha of Horgan et al. 2018
+_PATIENCE_SECONDS = 1.0
+_NOTICE_SECONDS = 30.0
+_LEAST_STORE_BYTES = 128 << 20
+_VERSIONS = itertools.count()  # of weights: an actor keeps those whose number it has
+
+
+class Fleet(NamedTuple):
+    """What a run with actors is made of."""
+
+    ray: ModuleType
+    players: list[Any]  # handles of `Player`
+    replay: ShardedReplay
+    learner: Learner
+    evaluation_actor: Actor | PolicyActor
+    spec: WorldSpec
+
+    @property
+    def generators(self) -> dict[str, np.random.Generator]:
+        """All that is random in this process; that of actors and shards begins anew."""
+        return {"replay": self.replay.rng, "evaluation_actor": self.evaluation_actor.rng}
+
+    def close(self) -> None:
+        """Ends the processes."""
+        self.ray.shutdown()
+
+    def seconds(self, config: Config, batch: Batch) -> tuple[float, float]:
+        """Seconds of a step, and of one when learning: actors play while the learner learns."""
+        orders = Orders(config, self)
+        self.learner.update(batch)
+        self.ray.get([orders.play(i, epsilon=0.0)[1] for i in range(len(self.players))])
+        started = time.perf_counter()
+        played = [orders.play(i, epsilon=0.0)[1] for i in range(len(self.players))]
+        updates = 0
+        while len(self.ray.wait(played, num_returns=len(played), timeout=0)[1]) > 0 or not updates:
+            self.learner.update(batch)
+            updates += 1
+        seconds = time.perf_counter() - started
+        steps = sum(answer.steps for answer in self.ray.get(played))
+        ratio = config.held_updates_per_step or 0.0
+        return seconds / steps, seconds * max(1 / steps, ratio / updates)
+
+
+def build_fleet(config: Config, start_steps: int = 0) -> Fleet:
+    """All parts, each where it belongs; waits until the cluster has placed them."""
+    seeds = np.random.SeedSequence(config.seed)
+    online_seed, target_seed, replay_seed = (int(s) // 2 for s in seeds.generate_state(3))
+    replay_seed = (replay_seed + start_steps) % 2**31
+    world = make_world(config, num_envs=1, seed=0, training=True)
+    spec = world.spec
+    world.close()
+    if config.address is None:
+        check_memory(config, spec)
+    learner = make_learner(config, spec, online_seed=online_seed, target_seed=target_seed)
+    ray = connect(
+        config.address,
+        wanted_by=f"--actors={config.actors}",
+        num_cpus=config.actors + config.replay_shards,
+        object_bytes=object_store_bytes(config, spec, learner.online.count_params()),
+    )
+    say(f"Starting --actors={config.actors} and --replay_shards={config.replay_shards} ...")
+    # A process that is started again plays what it was asked for; it says that it begins anew.
+    player = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=-1)(Player)
+    players = [
+        player.remote(config=config, number=number, start_steps=start_steps)
+        for number in range(config.actors)
+    ]
+    replay = ShardedReplay(ray=ray, config=config, spec=spec, seed=replay_seed)
+    _wait_until_placed(ray, config, players)
+    rng = np.random.default_rng(seeds)
+    actor = make_actor(config, learner.online, spec, noise=config.eval_noise, rng=rng)
+    return Fleet(ray, players, replay, learner, actor, spec)
+
+
+def _wait_until_placed(ray: ModuleType, config: Config, players: list[Any]) -> None:
+    waiting = [player.is_ready.remote() for player in players]
+    while waiting:
+        ready, waiting = ray.wait(waiting, timeout=_NOTICE_SECONDS)
+        try:
+            ray.get(ready)
+        except ray.exceptions.RayActorError as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise ConfigError(f"--actors={config.actors} could not be started: {reason}") from error
+        if not ready:
+            cpus = ray.cluster_resources().get("CPU", 0)
+            free = "" if config.address is None else f"; each needs a CPU of the cluster's {cpus:g}"
+            say(f"Waiting for {len(waiting)} of --actors={config.actors} to start{free}.")
+
+
+def object_store_bytes(config: Config, spec: WorldSpec, num_parameters: int) -> int:
+    """Shared memory that is never exceeded: what may be under way at the same time, twice."""
+    frame = int(np.prod(spec.frame_shape)) * spec.frame_dtype.itemsize
+    rollout = config.rollout_steps * config.num_envs * (frame + 4 * config.n_step + 32)
+    batch = 2 * config.batch_size * spec.frame_stack * frame
+    weights = 4 * num_parameters
+    chunk = CHUNK_SLOTS * (frame + 16)
+    under_way = (
+        (_AHEAD + WAITING_ADDS) * config.actors * rollout
+        + (PREFETCHED + 1) * batch
+        + (_AHEAD + 1) * weights
+        + 2 * chunk
+        + 8 * config.replay_capacity  # priorities, for a checkpoint
+    )
+    return max(_LEAST_STORE_BYTES, 2 * under_way)
+
+
+class Orders:
+    """What the actors were asked to play, and the weights that they play with."""
+
+    def __init__(self, config: Config, fleet: Fleet):
+        self._config = config
+        self._fleet = fleet
+        self._asked = [0] * config.actors  # rollouts of each
+        self._numbers = [0] * config.actors  # of the next rollout to arrive
+        self.under_way: deque[tuple[int, Any, Any]] = deque()  # actor, its rollout, what is told
+        self._answered = time.monotonic()
+        self.broadcast()
+
+    def broadcast(self) -> None:
+        """Makes the weights of now those of rollouts that are asked for from here on."""
+        variables = self._fleet.learner.online.trainable_variables
+        self._weights = self._fleet.ray.put([variable.numpy() for variable in variables])
+        self._version = next(_VERSIONS)
+
+    def play(self, actor: int, *, epsilon: float, anew: bool = False) -> tuple[Any, Any]:
+        """Asks an actor for a rollout."""
+        method = self._fleet.players[actor].play.options(num_returns=2)
+        return method.remote(self._weights, self._version, epsilon, anew=anew)
+
+    def give(self, steps: int, limit: float) -> None:
+        """Asks actors that have little to do, for as long as the steps stay below a limit."""
+        config, replay = self._config, self._fleet.replay
+        rollout_steps = config.rollout_steps * config.num_envs
+        planned = steps + len(self.under_way) * rollout_steps
+        while planned < limit and len(self.under_way) < _AHEAD * config.actors:
+            counts = np.bincount([actor for actor, *_ in self.under_way], minlength=config.actors)
+            # In turns: where the learner is the slower one, the first would play all there is.
+            actor = min(range(config.actors), key=lambda i: (counts[i], self._asked[i]))
+            self._asked[actor] += 1
+            anew = actor in replay.broken_off
+            replay.broken_off.discard(actor)
+            epsilon = actor_exploration(config, actor, steps)
+            self.under_way.append((actor, *self.play(actor, epsilon=epsilon, anew=anew)))
+            planned += rollout_steps
+
+    def collect(self, patience: float) -> list[Played]:
+        """Sends rollouts that were played to the replay, after waiting for one of them at most."""
+        ray, replay = self._fleet.ray, self._fleet.replay
+        if not self.under_way:
+            return []
+        answers = [told for _, _, told in self.under_way]
+        ready, _ = ray.wait(answers, num_returns=1, timeout=patience)
+        if ready:
+            ready, _ = ray.wait(answers, num_returns=len(answers), timeout=0)
+            self._answered = time.monotonic()
+        elif time.monotonic() > self._answered + _NOTICE_SECONDS:
+            self._answered = time.monotonic()
+            say(f"No actor has answered for {_NOTICE_SECONDS:.0f} s; Ray may be restarting them.")
+        arrived = set(ready)
+        found = []
+        for actor, rollout, told in list(self.under_way):
+            if told not in arrived:
+                continue
+            self.under_way.remove((actor, rollout, told))
+            try:
+                played: Played = ray.get(told)
+            except ray.exceptions.RayActorError as error:
+                reason = str(error).strip().splitlines()[-1]
+                raise ConfigError(
+                    f"Actor {actor} died and Ray cannot start it again ({reason}); give the same "
+                    "command again to go on from the last checkpoint."
+                ) from error
+            if played.begins and self._numbers[actor] > 0:
+                say(f"Actor {actor} plays from new episodes on: it, or its shard, was restarted.")
+            replay.add(actor, self._numbers[actor], rollout, played.begins)
+            self._numbers[actor] += 1
+            found.append(played)
+        replay.settle()
+        return found
+
+
+def train(config: Config, fleet: Fleet, start: Counters = BEGINNING) -> Iterator[Tick]:
+    """Plays and learns until the frames of the settings are reached; a tick for every update.
+
+    A tick without one says that nothing was due yet.
+    """
+    total_steps = config.steps(config.frames)
+    history_steps = config.steps(config.min_history_frames)
+    target_steps = config.steps(config.target_period_frames)
+    ratio = config.held_updates_per_step
+    lead = config.actors * config.rollout_steps * config.num_envs
+    steps, updates = start
+    orders = Orders(config, fleet)
+    fleet.replay.broken_off.update(range(config.actors))
+    while steps < total_steps:
+        is_empty = fleet.replay.num_sampleable == 0
+        limit = float("inf")
+        if ratio is not None and not is_empty:
+            # The next update must come due, however rare updates are.
+            limit = history_steps + (updates + 1) / ratio + lead
+        orders.give(steps, limit)
+        if ratio is None:
+            is_due = steps >= history_steps
+        else:
+            is_due = int((steps - history_steps) * ratio) > updates
+        is_due = is_due and not is_empty
+        played = orders.collect(0.0 if is_due else _PATIENCE_SECONDS)
+        before = steps
+        steps += sum(rollout.steps for rollout in played)
+        beta = linear(config.importance_exponent, 1.0, steps / total_steps)
+        results: list[UpdateResult] = []
+        if is_due:
+            results.append(learn(fleet.replay, fleet.learner, beta))
+            updates += 1
+            if updates % config.broadcast_period_updates == 0:
+                orders.broadcast()
+        if steps // target_steps > before // target_steps:
+            fleet.learner.update_target()
+        episodes: list[Episode] = [episode for rollout in played for episode in rollout.episodes]
+        rungs = [actor_exploration(config, actor, steps) for actor in range(config.actors)]
+        epsilon = sum(rungs) / len(rungs)
+        frames = steps * config.frames_per_step
+        yield Tick(frames, Counters(steps, updates), episodes, results, epsilon, beta)
+
+
+def actor_exploration(config: Config, actor: int, steps: int) -> float:
+    """Share of random actions of an actor: its rung of the ladder, or the schedule's."""
+    if config.epsilon_ladder is None or config.noisy:
+        return exploration(config, steps)
+    rung = actor / (config.actors - 1) if config.actors > 1 else 0.0
+    return config.epsilon_ladder ** (1 + _LADDER_EXPONENT * rung)

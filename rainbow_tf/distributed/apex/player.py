@@ -1,0 +1,170 @@
+"""A process that plays: actor and lanes of a single-process run. Knows nothing of Ray."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from rainbow_tf.agent.actor import Actor
+from rainbow_tf.agent.losses import losses_and_errors, q_values
+from rainbow_tf.agent.networks import make_network, make_support
+from rainbow_tf.command import load_tensorflow
+from rainbow_tf.config import Config
+from rainbow_tf.distributed.apex.shard import Rollout
+from rainbow_tf.environments.base import EpisodeTracker, make_world
+from rainbow_tf.replay.windows import Windows
+from rainbow_tf.runs.weights import make_actor
+from rainbow_tf.training.loop import step_to_keep
+from rainbow_tf.types import Episode, StepOutput
+
+
+class Played(NamedTuple):
+    """What the learner wants to know of a rollout; the steps themselves go to the replay."""
+
+    begins: bool  # does not go on from the rollout before
+    steps: int  # of all lanes, without restarts
+    episodes: list[Episode]  # that ended
+
+
+class Player:
+    """Plays rollouts with the weights that it is given, and judges them by these."""
+
+    def __init__(self, *, config: Config, number: int, start_steps: int):
+        load_tensorflow(1)
+        seeds = np.random.SeedSequence(config.seed, spawn_key=(number, start_steps))
+        world_seed, network_seed = (int(s) // 2 for s in seeds.generate_state(2))
+        self._config = config
+        self._world = make_world(config, num_envs=config.num_envs, seed=world_seed, training=True)
+        self.spec = self._world.spec
+        self._network = make_network(config, self.spec, seed=network_seed, name="online")
+        rng = np.random.default_rng(seeds)
+        actor = make_actor(config, self._network, self.spec, noise=True, rng=rng)
+        assert isinstance(actor, Actor)
+        self._actor = actor
+        self._judge = InitialErrors(config)
+        self._version: int | None = None
+        self._output: StepOutput | None = None  # none before the first reset
+
+    def is_ready(self) -> bool:
+        """Answers when the process has started."""
+        return True
+
+    def play(
+        self, weights: Sequence[np.ndarray], version: int, epsilon: float, *, anew: bool
+    ) -> tuple[Rollout, Played]:
+        """Plays on, or from a reset of all lanes if `anew` or nothing was played yet."""
+        if version != self._version:
+            variables = self._network.trainable_variables
+            for variable, value in zip(variables, weights, strict=True):
+                variable.assign(value)
+            self._version = version
+        steps: list[dict[str, np.ndarray]] = []
+        outputs: list[np.ndarray] = []
+        episodes: list[Episode] = []
+        begins = anew or self._output is None
+        if begins:
+            self._tracker = EpisodeTracker(self._config.num_envs)
+            self._judge.reset()
+            self._actions = np.zeros(self._config.num_envs, np.int32)
+        while len(steps) < self._config.rollout_steps:
+            output = (
+                self._world.reset() if begins and not steps else self._world.step(self._actions)
+            )
+            steps.append(step_to_keep(self._config, self._actions, output))
+            episodes += self._tracker.observe(output)
+            # At once: the errors of what ends here ask for the outputs here.
+            self._actions, latest = self._actor.act_and_outputs(output.observation, epsilon)
+            outputs.append(latest)
+            self._output = output
+        columns = {name: np.stack([step[name] for step in steps]) for name in steps[0]}
+        errors = self._judge(columns, np.stack(outputs)) if self._config.prioritized else None
+        played = int(np.count_nonzero(~columns["is_first"]))
+        return Rollout(**columns, errors=errors), Played(begins, played, episodes)
+
+
+class InitialErrors:
+    """The errors that transitions enter the replay with, from outputs that chose the actions.
+
+    As Horgan et al. 2018 do, one set of weights is both the online and the target network.
+    """
+
+    def __init__(self, config: Config):
+        self._config = config
+        self._support = make_support(config)
+        self._priority = config.priority_measure
+        self._compute = tf.function(self._errors, jit_compile=True, autograph=False)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets what was played before."""
+        self._windows = Windows(num_lanes=self._config.num_envs, n_step=self._config.n_step)
+        self._earlier: dict[str, np.ndarray] = {}
+
+    def __call__(self, steps: dict[str, np.ndarray], outputs: np.ndarray) -> np.ndarray:
+        """Errors [T, E, n] of the steps begun 1 to n frames before each; 0 where none closes."""
+        n_step = self._config.n_step
+        columns = {
+            name: steps[name] for name in ("action_tm1", "reward_t", "discount_t", "is_first")
+        }
+        columns["window_end"] = steps["episode_over"] | (steps["discount_t"] == 0)
+        columns["outputs"] = outputs
+        length = len(outputs)
+        closes = np.stack(
+            [
+                self._windows.step(columns["is_first"][t], columns["window_end"][t])
+                for t in range(length)
+            ]
+        )  # [T, E, n]
+        past = {
+            name: np.concatenate([self._earlier[name], column]) if self._earlier else column
+            for name, column in columns.items()
+        }
+        offset = len(past["outputs"]) - length
+        self._earlier = {name: column[-n_step:] for name, column in past.items()}
+        t, lane, back = np.nonzero(closes)
+        errors = np.zeros(closes.shape, np.float32)
+        if len(t) == 0:
+            return errors
+        last = t + offset
+        first = last - back - 1
+        reward_t, discount_t = np.zeros(len(t), np.float32), np.ones(len(t), np.float32)
+        for ahead in range(1, n_step + 1):
+            inside = first + ahead <= last
+            now = np.minimum(first + ahead, last)
+            reward_t += np.where(inside, discount_t * past["reward_t"][now, lane], 0)
+            discount_t *= np.where(inside, past["discount_t"][now, lane], 1)
+        errors[t, lane, back] = self._padded(
+            past["outputs"][first, lane],
+            past["action_tm1"][first + 1, lane],
+            reward_t,
+            discount_t,
+            past["outputs"][last, lane],
+        )
+        return errors
+
+    def _padded(self, *columns: np.ndarray) -> np.ndarray:
+        """Errors of any number of transitions, by compiled code of few sizes."""
+        count = len(columns[0])
+        size = 1 << (count - 1).bit_length()
+        tensors = [
+            tf.convert_to_tensor(
+                np.concatenate([c, np.zeros((size - count, *c.shape[1:]), c.dtype)])
+            )
+            for c in columns
+        ]
+        return self._compute(*tensors).numpy()[:count]
+
+    def _errors(self, outputs_tm1, action_tm1, reward_t, discount_t, outputs_t):
+        action_t = tf.argmax(q_values(self._support, outputs_t), axis=1, output_type=tf.int32)
+        _, errors = losses_and_errors(
+            self._support,
+            self._priority,
+            outputs_tm1,
+            action_tm1,
+            reward_t,
+            discount_t,
+            outputs_t,
+            action_t,
+        )
+        return errors

@@ -1,0 +1,329 @@
+"""The cells of a sweep: an agent, a world and a seed each, with a run folder of its own."""
+
+import contextlib
+import csv
+import dataclasses
+import difflib
+import enum
+import fnmatch
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import rainbow_tf.flags as presets
+from rainbow_tf import main
+from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.environments.base import make_world
+from rainbow_tf.games import GAMES
+from rainbow_tf.replay.replay import replay_bytes
+from rainbow_tf.runs.folder import FolderBusyError, check_folder, is_finished
+from rainbow_tf.runs.store import CHECKPOINTS, CheckpointError, CheckpointStore
+from rainbow_tf.scoring.normalise import published
+from rainbow_tf.types import WorldSpec
+
+OUTPUT = "output.log"  # in the folder of a run: what it printed
+_PROGRAM_BYTES = 1_500_000_000  # without its replay a run was measured at 1.1 to 1.4 GB
+_TAIL_BYTES = 4096
+
+
+class Resources(NamedTuple):
+    """What a cell asks for, or a machine has."""
+
+    cpus: float
+    gpus: float
+    memory: float  # bytes
+
+    def room_for(self, wanted: "Resources") -> int:
+        """How many that want so much fit in here at the same time."""
+        shares = (have // want for have, want in zip(self, wanted, strict=True) if want > 0)
+        return int(min(shares))
+
+    def __str__(self) -> str:
+        cpus = f"{self.cpus:g} CPU{'s' if self.cpus != 1 else ''}"
+        gpus = f"{self.gpus:g} GPU{'s' if self.gpus != 1 else ''}"
+        return f"{cpus}, {gpus} and {self.memory / 1e9:.1f} GB"
+
+
+class Cell(NamedTuple):
+    """One run of a sweep."""
+
+    preset: str
+    config: Config
+    arguments: tuple[str, ...]  # of rainbow_tf.main, which give the config
+    request: Resources
+    spec: WorldSpec
+
+    @property
+    def name(self) -> str:
+        """World, agent and seed, as its folder has them."""
+        return f"{self.config.world}/{self.config.agent}/seed_{self.config.seed}"
+
+
+class State(NamedTuple):
+    """How far a cell is, by its folder."""
+
+    frames: int  # of the last row of train.csv or of the checkpoint
+    saved_frames: int  # of the checkpoint
+    is_finished: bool
+    frames_per_second: float | None
+    score: float | None  # of the last evaluation; without one, the mean return in training
+
+
+class Ending(enum.Enum):
+    """How the process of a cell ended."""
+
+    DONE = enum.auto()
+    STOPPED = enum.auto()  # with a checkpoint, by a signal
+    BUSY = enum.auto()  # another process trains in the folder
+    LOST = enum.auto()  # by what may go well another time
+    FAILED = enum.auto()  # by what would happen again
+
+
+class Outcome(NamedTuple):
+    """The end of a cell's process, and a sentence where it is not done."""
+
+    ending: Ending
+    reason: str = ""
+
+
+def worlds(names: str) -> list[str]:
+    """The flags of the worlds that --games names, each once."""
+    flags: list[str] = []
+    for name in _parts(names, "--games", "such as --games=qbert,pong or --games=all"):
+        if name == "all":
+            flags += [f"--game={game}" for game in GAMES]
+        elif name == "atari26":
+            scores, *_ = published("atari100k", "noop").values()
+            flags += [f"--game={game}" for game in scores]
+        elif name in GAMES:
+            flags.append(f"--game={name}")
+        elif name != name.lower() or "/" in name or "-" in name:
+            flags.append(f"--environment={name}")
+        else:
+            close = difflib.get_close_matches(name, ["all", "atari26", *GAMES], n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(GAMES)}."
+            raise ConfigError(
+                f"--games has {name}, which is not one of the 57 games, all, atari26 or a "
+                f"Gymnasium id; {hint}"
+            )
+    return list(dict.fromkeys(flags))
+
+
+def agents(patterns: str) -> list[str]:
+    """Names of the presets that --presets matches, each once."""
+    names: list[str] = []
+    for pattern in _parts(patterns, "--presets", "such as --presets=rainbow,ablations/*"):
+        found = presets.names(pattern)
+        if not found:
+            close = difflib.get_close_matches(pattern, presets.names(), n=1)
+            close = close or fnmatch.filter(presets.names(), f"*/{pattern}")
+            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(presets.names())}."
+            raise ConfigError(f"--presets has {pattern}, which matches no preset; {hint}")
+        names += found
+    return list(dict.fromkeys(names))
+
+
+def seeds(text: str) -> list[int]:
+    """Seeds 1 to N of a number N, or those of a list with commas."""
+    parts = _parts(text, "--seeds", "such as --seeds=5 for 1 to 5, or --seeds=3,7")
+    if not all(part.isdecimal() for part in parts) or parts == ["0"]:
+        raise ConfigError(
+            f"--seeds={text} cannot be used; give a number, such as --seeds=5 for 1 to 5, or a "
+            "list, such as --seeds=3,7."
+        )
+    numbers = list(map(int, parts))
+    return list(dict.fromkeys(numbers)) if "," in text else list(range(1, numbers[0] + 1))
+
+
+def _parts(text: str | None, flag: str, example: str) -> list[str]:
+    parts = [part.strip() for part in (text or "").split(",") if part.strip()]
+    if not parts:
+        raise ConfigError(f"{flag} names nothing; give it, {example}.")
+    return parts
+
+
+def make_cells(
+    *,
+    world_flags: Sequence[str],
+    agent_names: Sequence[str],
+    seed_numbers: Sequence[int],
+    arguments: Sequence[str],
+    out: Path,
+    cpus: int | None,
+    parse: Callable[[Sequence[str]], Config],
+) -> list[Cell]:
+    """Every cell, checked; all agents and worlds of a seed come before the next seed.
+
+    `arguments` are those of every cell, and `parse` makes settings of a cell's arguments.
+    """
+    cells: list[Cell] = []
+    specs: dict[str, WorldSpec] = {}
+    for world in world_flags:
+        for agent in agent_names:
+            shared = [f"--preset={agent}", *arguments, world]
+            config = parse(shared)
+            if config.actors > 0:
+                raise ConfigError(
+                    f"--preset={agent} has --actors={config.actors}, but a cell of a sweep is one "
+                    "process; leave that preset out."
+                )
+            its_cpus = cpus or (2 if config.game is not None else 1)
+            if config.threads is None:
+                shared.append(f"--threads={its_cpus}")
+                config = dataclasses.replace(config, threads=its_cpus)
+            if world not in specs:
+                specs[world] = _spec(config)
+            memory = _memory(config, specs[world])
+            for seed in seed_numbers:
+                folder = out.absolute() / config.world / config.agent / f"seed_{seed}"
+                cells.append(
+                    Cell(
+                        preset=agent,
+                        config=dataclasses.replace(config, seed=seed, run_dir=str(folder)),
+                        arguments=(*shared, f"--seed={seed}", f"--run_dir={folder}"),
+                        request=Resources(cpus=its_cpus, gpus=0, memory=memory),
+                        spec=specs[world],
+                    )
+                )
+    _check_folders(cells)
+    return sorted(cells, key=lambda cell: seed_numbers.index(cell.config.seed))
+
+
+def _spec(config: Config) -> WorldSpec:
+    world = make_world(config, num_envs=1, seed=0, training=True)
+    world.close()
+    return world.spec
+
+
+def _memory(config: Config, spec: WorldSpec) -> int:
+    capacity = config.replay_capacity if config.has_replay else 0
+    replay = replay_bytes(capacity, spec, compressed=config.compressed_replay)
+    return replay + _PROGRAM_BYTES
+
+
+def with_gpus(cells: Iterable[Cell], nodes: Iterable[Resources], gpus: float | None) -> list[Cell]:
+    """The cells with so many GPUs each; by default one for Atari where there are any."""
+    has_gpus = any(node.gpus for node in nodes)
+    with_their_gpus = []
+    for cell in cells:
+        default = 1 if has_gpus and cell.config.game is not None else 0
+        request = cell.request._replace(gpus=default if gpus is None else gpus)
+        with_their_gpus.append(cell._replace(request=request))
+    return with_their_gpus
+
+
+def _check_folders(cells: Iterable[Cell]) -> None:
+    """Refuses two cells for one folder, and a folder that holds a run with other settings."""
+    seen: dict[Path, Cell] = {}
+    for cell in cells:
+        config = cell.config
+        other = seen.setdefault(config.folder, cell)
+        if other is not cell and other.preset != cell.preset:
+            raise ConfigError(
+                f"--presets has {other.preset} and {cell.preset}, which are both the agent "
+                f"{config.agent} and would share {config.folder}; sweep them apart, each with an "
+                "--out of its own."
+            )
+        if other is not cell:
+            raise ConfigError(
+                f"--games has {other.config.environment} and {config.environment}, which would "
+                f"share {config.folder}; leave one of them out."
+            )
+        try:
+            check_folder(config)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{error} A sweep has neither --run_dir nor --restart: give another --out, or "
+                "move that folder away."
+            ) from error
+
+
+def read_state(config: Config) -> State:
+    """How far the run of the settings is, without a look into its large files."""
+    checkpoint = CheckpointStore(config.folder / CHECKPOINTS).newest()
+    saved = 0 if checkpoint is None else int(checkpoint.state["frames"])
+    trained = _last_row(config.folder / "train.csv")
+    evaluated = _last_row(config.folder / "eval.csv")
+    return State(
+        frames=max(saved, int(trained.get("frames", 0))),
+        saved_frames=saved,
+        is_finished=checkpoint is not None and is_finished(config, checkpoint),
+        frames_per_second=trained.get("frames_per_second"),
+        score=evaluated.get("score_mean", trained.get("return_mean_100")),
+    )
+
+
+def _last_row(path: Path) -> dict[str, float]:
+    """The numbers in the last whole row of a CSV file, by their columns."""
+    try:
+        with path.open("rb") as file:
+            header = file.readline()
+            start = file.tell()
+            file.seek(max(start, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = file.read().split(b"\n")[:-1]  # what follows the last line end is not whole
+    except OSError:
+        return {}
+    columns, *rows = csv.reader(line.decode(errors="replace") for line in (header, *lines[-1:]))
+    numbers = {}
+    for row in rows:
+        for name, text in zip(columns, row, strict=False):
+            with contextlib.suppress(ValueError):
+                numbers[name] = float(text)
+    return numbers
+
+
+def output_bytes(config: Config) -> int:
+    """Size of what the run has printed: it grows as soon as a process begins."""
+    try:
+        return (config.folder / OUTPUT).stat().st_size
+    except OSError:
+        return 0
+
+
+def train_cell(cell: Cell) -> Outcome:
+    """Trains a cell in a process that is its own, and says how that ended."""
+    sys.argv = ["rainbow_tf.main", *cell.arguments]  # a stopped run prints them, to go on with
+    try:
+        _print_to(cell.config.folder / OUTPUT)
+        print(f"Process {os.getpid()} on {socket.gethostname()} begins.", flush=True)
+        return _train(cell.config)
+    except KeyboardInterrupt:
+        return Outcome(Ending.STOPPED, "it was stopped before training began")
+    except Exception as error:
+        traceback.print_exc()
+        return Outcome(Ending.LOST, f"{type(error).__name__}: {error}")
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def _print_to(path: Path) -> None:
+    """Sends what this process prints to the end of a file, native code's words too."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
+
+
+def _train(config: Config) -> Outcome:
+    try:
+        check_folder(config)
+        main.run(config)
+    except FolderBusyError as error:
+        return _told(Ending.BUSY, str(error))
+    except (ConfigError, CheckpointError) as error:
+        return _told(Ending.FAILED, str(error))
+    except SystemExit as error:  # of a run that diverged
+        return _told(Ending.FAILED, str(error).removeprefix("rainbow_tf: "))
+    if read_state(config).is_finished:
+        return Outcome(Ending.DONE)
+    return Outcome(Ending.STOPPED, "it ended before it was finished")
+
+
+def _told(ending: Ending, reason: str) -> Outcome:
+    print(f"rainbow_tf: {reason}")
+    return Outcome(ending, reason)

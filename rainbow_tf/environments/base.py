@@ -1,0 +1,63 @@
+"""What is played: the protocol of an environment, its factory, and the scores of its episodes."""
+
+from typing import Protocol
+
+import numpy as np
+
+from rainbow_tf.config import Config
+from rainbow_tf.environments.atari import AtariWorld
+from rainbow_tf.environments.gym import GymWorld
+from rainbow_tf.types import Episode, StepOutput, WorldSpec
+
+
+class World(Protocol):
+    """E lanes stepped together; every output may be kept, none is written to again."""
+
+    spec: WorldSpec
+
+    def reset(self) -> StepOutput:
+        """Starts every lane anew, each time from the same seed."""
+
+    def step(self, actions: np.ndarray) -> StepOutput:
+        """Plays one action per lane, [E] int; a lane whose episode is over restarts instead."""
+
+    def send(self, actions: np.ndarray) -> None:
+        """Starts a step, which may go on while the caller does something else."""
+
+    def receive(self) -> StepOutput:
+        """Waits for the step that was sent."""
+
+    def screen(self) -> np.ndarray:
+        """The first lane as a person sees it, [H, W, 3] uint8, of worlds made with `screens`."""
+
+    def close(self) -> None:
+        """Ends the lanes."""
+
+
+def make_world(
+    config: Config, *, num_envs: int, seed: int, training: bool, screens: bool = False
+) -> World:
+    """The world that the settings ask for; only in training is a lost life terminal."""
+    if config.game is not None:
+        return AtariWorld(
+            config=config, num_envs=num_envs, seed=seed, training=training, screens=screens
+        )
+    return GymWorld(config=config, num_envs=num_envs, seed=seed, screens=screens)
+
+
+class EpisodeTracker:
+    """Adds up true scores of E lanes, over lost lives, until the game is over."""
+
+    def __init__(self, num_lanes: int):
+        self._scores = np.zeros(num_lanes)
+        self._lengths = np.zeros(num_lanes, np.int64)
+
+    def observe(self, output: StepOutput) -> list[Episode]:
+        """Takes a step in; gives the episodes that it finished."""
+        self._scores += output.reward
+        self._lengths += ~output.is_first
+        lanes = np.flatnonzero(output.episode_over)
+        finished = [Episode(float(self._scores[i]), int(self._lengths[i])) for i in lanes]
+        self._scores[lanes] = 0
+        self._lengths[lanes] = 0
+        return finished

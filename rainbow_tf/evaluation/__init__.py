@@ -1,0 +1,1 @@
+"""Plays without learning, and what the scores say."""

@@ -1,0 +1,118 @@
+"""Plays whole games without learning."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rainbow_tf.config import Config
+from rainbow_tf.environments.base import make_world
+from rainbow_tf.evaluation.episodes import JudgedEpisode, JudgedGames, play_budget
+from rainbow_tf.runs.store import Best, kept_best
+from rainbow_tf.runs.weights import write_best
+from rainbow_tf.training.build import AnyParts
+from rainbow_tf.training.metrics import Metrics, protocol_name
+
+# Of one lane that plays few long episodes, the mean is up to 7 % too high: see `play_budget`.
+_FEWEST_LANES = 4
+
+
+class Evaluator:
+    """Suspends learning every period, plays, and keeps the best weights in `best/`."""
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        parts: AnyParts,
+        metrics: Metrics,
+        is_stopping: Callable[[], bool],
+        say: Callable[[str], None],
+        show: Callable[[int, int], None] = lambda played, planned: None,
+    ):
+        self._config = config
+        self._parts = parts
+        self._metrics = metrics
+        self._is_stopping = is_stopping
+        self._say = say
+        self._show = show
+        self.best: Best | None = None
+        self._kept: Best | None = None  # what `best/` holds
+        self._evaluated = 0  # frames of the last evaluation
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run must know, as JSON holds it."""
+        return {"best": self.best, "evaluated": self._evaluated}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Takes back what `state` gave."""
+        self.best = None if state["best"] is None else Best(*state["best"])
+        kept = kept_best(self._config.folder)
+        # Where an older checkpoint had to be used, what is kept may be better than all it knows.
+        if kept is not None and (self.best is None or kept.score_mean > self.best.score_mean):
+            self.best = kept
+        self._kept = self.best
+        self._evaluated = state["evaluated"]
+
+    def observe(self, frames: int) -> bool:
+        """Evaluates if a period has passed; tells whether it did."""
+        if not self.is_due(frames):
+            return False
+        with self._metrics.paused():
+            episodes = self._play(frames)
+        if episodes is not None:
+            self._evaluated = frames
+        return episodes is not None
+
+    def is_due(self, frames: int) -> bool:
+        """Whether a period has passed since the last evaluation."""
+        period = self._config.eval_period_frames
+        return period > 0 and frames // period != self._evaluated // period
+
+    def _play(self, frames: int) -> list[JudgedEpisode] | None:
+        config = self._config
+        self._say(f"evaluation at {frames:,} frames: playing {config.eval_frames:,} frames ...")
+        started = time.perf_counter()
+        # Other starts every time, and the same ones when the run is repeated.
+        seed = (config.seed * 1_000_003 + frames) % 2**31
+        # As in training, so that values are held against returns that end where they do.
+        lanes = max(_FEWEST_LANES, config.num_envs)
+        world = make_world(config, num_envs=lanes, seed=seed, training=True)
+        games = JudgedGames(self._parts.evaluation_actor, world, config=config)
+        episodes: list[JudgedEpisode] = []
+        try:
+            budget = config.steps(config.eval_frames)
+            for finished in play_budget(games, num_lanes=lanes, steps=budget):
+                if self._is_stopping():
+                    return None
+                episodes += finished
+                self._show(games.steps * config.frames_per_step, config.eval_frames)
+        finally:
+            world.close()
+        self._metrics.write_evaluation(frames, episodes, time.perf_counter() - started)
+        mean = float(np.mean([episode.score for episode in episodes]))
+        if self.best is None or mean > self.best.score_mean:
+            self.best = Best(frames, mean, len(episodes), protocol_name(config))
+        self._say(
+            f"evaluation at {frames:,} frames: mean score {mean:.1f} over "
+            f"{len(episodes)} episodes, best {self.best.score_mean:.1f}"
+        )
+        return episodes
+
+    def keep_best(self, frames: int) -> None:
+        """Writes `best/` if the network at these frames is the best.
+
+        After the checkpoint: a run that was killed between them has these weights again.
+        """
+        if self.best is None or self.best.frames != frames:
+            return
+        try:
+            write_best(self._config.folder, self._parts.learner.online, self.best)
+        except OSError as error:
+            self._say(
+                f"The best weights could not be written to {self._config.folder}: "
+                f"{error.strerror}. The best that is there stays the best."
+            )
+            self.best = self._kept
+        self._kept = self.best

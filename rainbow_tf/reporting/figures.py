@@ -1,0 +1,399 @@
+"""The figures, drawn without a screen. Colours are those of `agents.styles` in all of them."""
+
+import io
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from rainbow_tf.reporting.agents import Style
+from rainbow_tf.scoring.aggregate import THRESHOLDS, Aggregate, Interval
+from rainbow_tf.scoring.study import Drops
+
+FRAMES_LABEL = "Frames (millions)"
+_INK, _FAINT = "#222222", "#d9d9d9"
+_BAND_AGENTS = 4
+_NOTE_LETTERS_PER_INCH = 15.5
+_GAMES_PER_ROW = 19
+
+
+class Line(NamedTuple):
+    """A curve; low and high are the range of its seeds."""
+
+    frames: np.ndarray
+    values: np.ndarray
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+    is_dotted: bool = False
+
+
+class Estimate(NamedTuple):
+    """Median, interquartile mean and mean of an agent, with intervals where seeds allow."""
+
+    values: Aggregate
+    intervals: tuple[Interval, Interval, Interval] | None
+
+
+class Points(NamedTuple):
+    """Predicted values against obtained returns of one agent, by episode or by run."""
+
+    values: np.ndarray
+    returns: np.ndarray
+
+
+def save(figure: Figure, folder: Path, name: str) -> bytes:
+    """Writes a figure as PNG and SVG, the same bytes every time; gives the PNG."""
+    png = io.BytesIO()
+    figure.savefig(png, format="png", dpi=144, metadata={"Software": None})
+    (folder / f"{name}.png").write_bytes(png.getvalue())
+    with matplotlib.rc_context({"svg.hashsalt": name}):
+        figure.savefig(folder / f"{name}.svg", format="svg", metadata={"Date": None})
+    return png.getvalue()
+
+
+def median_curves(
+    panels: Mapping[str, Mapping[str, Line]], styles: Mapping[str, Style], *, label: str, note: str
+) -> Figure:
+    """A curve per agent; the legend has the agents in the order in which they end."""
+    figure = Figure(figsize=(1.2 + 6.4 * len(panels), 4.8), layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    for axis, (title, lines) in zip(axes, panels.items(), strict=True):
+        _draw_lines(axis, lines, styles)
+        if len(panels) > 1:
+            axis.set_title(title, loc="left", fontsize=11, fontweight="bold")
+        axis.set_xlabel(FRAMES_LABEL)
+        order = sorted(lines, key=lambda name: -lines[name].values[-1])
+        axis.legend(
+            handles=[_handle(styles[name]) for name in order],
+            fontsize=8.5,
+            frameon=False,
+            loc="center left",
+            bbox_to_anchor=(1.0, 0.5),
+        )
+    axes[0].set_ylabel(label)
+    _footer(figure, note)
+    return figure
+
+
+def threshold_curves(
+    panels: Mapping[str, Mapping[str, Line]],
+    styles: Mapping[str, Style],
+    *,
+    num_games: int,
+    note: str,
+) -> Figure:
+    """Games at or above each threshold over time: a row per panel, whose lines are [T, 5]."""
+    rows = len(panels)
+    figure = Figure(figsize=(14, 0.9 + 3.1 * rows), layout="constrained")
+    axes = figure.subplots(rows, len(THRESHOLDS), squeeze=False, sharex=True, sharey=True)
+    for row, (title, lines) in zip(axes, panels.items(), strict=True):
+        for i, (axis, threshold) in enumerate(zip(row, THRESHOLDS, strict=True)):
+            single = {name: line._replace(values=line.values[:, i]) for name, line in lines.items()}
+            _draw_lines(axis, single, styles)
+            axis.set_title(f"at least {threshold} % of human", fontsize=10)
+            axis.set_ylim(0, num_games * 1.03)
+            axis.yaxis.get_major_locator().set_params(integer=True)
+        row[0].set_ylabel(f"{title}\nNumber of games", fontsize=9.5)
+        row[-1].legend(
+            handles=[_handle(styles[name]) for name in lines],
+            fontsize=8,
+            frameon=False,
+            loc="center left",
+            bbox_to_anchor=(1.0, 0.5),
+        )
+    for axis in axes[-1]:
+        axis.set_xlabel(FRAMES_LABEL)
+    _footer(figure, note)
+    return figure
+
+
+def waterfall(drops: Drops, styles: Mapping[str, Style], *, note: str) -> Figure:
+    """A bar per game and ablation; the strongest drop of a game is in full colour."""
+    strongest = np.nanmin(drops.change, axis=0)
+    order = np.argsort(strongest)
+    rows = math.ceil(len(order) / _GAMES_PER_ROW)
+    per_row = math.ceil(len(order) / rows)
+    low = max(np.nanmin(drops.change), -200.0) * 1.08 - 2
+    high = min(max(np.nanmax(drops.change), 5.0), 100.0) * 1.08 + 2
+    width = max(6.5, 1.8 + 0.68 * per_row)
+    figure = Figure(figsize=(width, 1.1 + 3.2 * rows), layout="constrained")
+    axes = figure.subplots(rows, 1, squeeze=False, sharey=True)[:, 0]
+    thickness = 0.84 / len(drops.agents)
+    for axis, places in zip(axes, np.array_split(order, rows), strict=True):
+        _frame(axis)
+        for i, name in enumerate(drops.agents):
+            offset = (i - (len(drops.agents) - 1) / 2) * thickness
+            for x, place in enumerate(places):
+                change = drops.change[i, place]
+                if np.isnan(change):
+                    continue
+                is_strongest = change == strongest[place] and change < 0
+                axis.bar(
+                    x + offset,
+                    np.clip(change, low, high),
+                    thickness * 0.92,
+                    color=styles[name].colour,
+                    alpha=1.0 if is_strongest else 0.3,
+                    edgecolor=_INK if is_strongest else "none",
+                    linewidth=0.7,
+                )
+                if not low <= change <= high:
+                    axis.text(
+                        x + offset,
+                        (low if change < low else high) * 0.97,
+                        f"{change:+,.0f}",
+                        rotation=90,
+                        fontsize=6,
+                        ha="center",
+                        va="bottom" if change < low else "top",
+                    )
+        axis.axhline(0, color=_INK, linewidth=1)
+        axis.axhline(-100, color=_INK, linewidth=1, linestyle=":")
+        names = [drops.worlds[place].replace("_", " ") for place in places]
+        axis.set_xticks(range(len(names)), names, rotation=35, ha="right", fontsize=8)
+        axis.set_xlim(-0.6, max(per_row, 1) - 0.4)
+        axis.set_ylim(low, high)
+        axis.set_ylabel("Change of area (%)\n0 Rainbow, −100 DQN", fontsize=9)  # noqa: RUF001
+    handles = [Patch(color=styles[name].colour, label=styles[name].label) for name in drops.agents]
+    figure.legend(handles=handles, loc="outside upper center", ncols=6, frameon=False, fontsize=9)
+    _footer(figure, note)
+    return figure
+
+
+def aggregates(
+    rows: Mapping[str, Mapping[str, Estimate]], styles: Mapping[str, Style], *, note: str
+) -> Figure:
+    """Median, interquartile mean and mean of each agent; a row of panels per start regime."""
+    heights = [len(estimates) + 3 for estimates in rows.values()]
+    figure = Figure(figsize=(12, 0.4 + 0.29 * sum(heights)), layout="constrained")
+    axes = figure.subplots(len(rows), 3, squeeze=False, height_ratios=heights)
+    for panels, (title, estimates) in zip(axes, rows.items(), strict=True):
+        for i, (axis, name) in enumerate(
+            zip(panels, ("Median", "Interquartile mean", "Mean"), strict=True)
+        ):
+            _frame(axis, grid="x")
+            for y, (agent, estimate) in enumerate(estimates.items()):
+                colour = styles[agent].colour
+                if estimate.intervals is not None:
+                    axis.plot(estimate.intervals[i], [y, y], color=colour, linewidth=5, alpha=0.4)
+                axis.plot(estimate.values[i], y, "o", **_marker(styles[agent]))
+            axis.set_ylim(len(estimates) - 0.4, -0.6)
+            axis.set_yticks(
+                range(len(estimates)),
+                [styles[agent].label for agent in estimates] if i == 0 else [""] * len(estimates),
+                fontsize=8.5,
+            )
+            axis.set_xlabel(f"{name} score (% of human)")
+        panels[0].set_title(title, loc="left", fontsize=10, fontweight="bold")
+    _footer(figure, note)
+    return figure
+
+
+def game_curves(
+    worlds: Mapping[str, Mapping[str, Line]],
+    styles: Mapping[str, Style],
+    *,
+    humans: Mapping[str, float],
+    note: str,
+) -> Figure:
+    """A small panel per world; its human score is a dotted line where the scale reaches it."""
+    columns = min(len(worlds), 6 if len(worlds) > 9 else 3)
+    rows = math.ceil(len(worlds) / columns)
+    size = 2.3 if columns > 3 else 3.9
+    width, height = max(columns * size * 1.15 + 0.6, 6.2), rows * size * 0.82 + 1.5
+    figure = Figure(figsize=(width, height))
+    axes = figure.subplots(rows, columns, squeeze=False)
+    small = 7 if columns > 3 else 9
+    for axis, (world, lines) in zip(axes.flat, worlds.items(), strict=False):
+        _draw_lines(axis, lines, styles)
+        axis.set_title(world.replace("_", " "), fontsize=small + 1.5, pad=4)
+        axis.tick_params(labelsize=small)
+        axis.yaxis.set_major_formatter(_short_number)
+        axis.xaxis.get_major_locator().set_params(nbins=4)
+        axis.yaxis.get_major_locator().set_params(nbins=5)
+        if world in humans:
+            limits = axis.get_ylim()
+            axis.axhline(humans[world], color=_INK, linestyle=":", linewidth=1)
+            axis.set_ylim(limits)
+    for axis in axes.flat[len(worlds) :]:
+        axis.set_visible(False)
+    names = [name for name in styles if any(name in lines for lines in worlds.values())]
+    handles = [_handle(styles[name]) for name in names]
+    if humans:
+        handles.append(Line2D([], [], color=_INK, linestyle=":", linewidth=1, label="human"))
+    legend_rows = math.ceil(len(handles) / (8 if columns > 3 else 4))
+    figure.legend(
+        handles=handles,
+        loc="upper center",
+        ncols=math.ceil(len(handles) / legend_rows),
+        frameon=False,
+        fontsize=9,
+    )
+    figure.supxlabel(FRAMES_LABEL, fontsize=10, y=0.44 / height)
+    figure.supylabel("Score (points of the game)", fontsize=10, x=0.1 / width)
+    # A constrained layout of 57 panels takes longer than all else.
+    legend = 0.22 * legend_rows + 0.45
+    figure.subplots_adjust(
+        left=0.85 / width,
+        right=1 - 0.2 / width,
+        top=1 - legend / height,
+        bottom=0.85 / height,
+        hspace=0.42 if columns > 3 else 0.3,
+        wspace=0.34 if columns > 3 else 0.24,
+    )
+    _footer(figure, note)
+    return figure
+
+
+def value_check(
+    points: Mapping[str, Points],
+    styles: Mapping[str, Style],
+    *,
+    support: tuple[float, float],
+    note: str,
+) -> Figure:
+    """Predicted value against the discounted clipped return that was obtained."""
+    figure = Figure(figsize=(8.2, 5.4), layout="constrained")
+    axis = figure.subplots()
+    _frame(axis, grid="both")
+    count = sum(len(found.values) for found in points.values())
+    for name, found in points.items():
+        axis.plot(
+            found.returns,
+            found.values,
+            "o",
+            **_marker(styles[name]),
+            markersize=5 if count < 500 else 4,
+            alpha=0.75 if count < 500 else 0.5,
+            label=styles[name].label,
+        )
+    both = np.concatenate([np.concatenate([p.values, p.returns]) for p in points.values()])
+    low, high = both.min(), both.max()
+    pad = 0.06 * (high - low) + 0.1
+    low, high = low - pad, high + pad
+    axis.plot([low, high], [low, high], color=_INK, linewidth=1, label="prediction = return")
+    for side, end in ((support[0], low), (support[1], high)):
+        if low < side < high:
+            axis.axvspan(side, end, color=_FAINT, alpha=0.5, linewidth=0, zorder=0)
+    axis.set_xlim(low, high)
+    axis.set_ylim(low, high)
+    axis.set_xlabel("Obtained return (discounted, clipped rewards)")
+    axis.set_ylabel("Predicted value (discounted, clipped rewards)")
+    axis.set_aspect("equal")
+    axis.legend(fontsize=8.5, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    _footer(figure, note)
+    return figure
+
+
+def published_medians(
+    medians: Mapping[str, Mapping[str, tuple[float, float | None]]],
+    styles: Mapping[str, Style],
+    *,
+    note: str,
+) -> Figure:
+    """Medians of the paper's tables beside those it prints; a panel per start regime."""
+    figure = Figure(figsize=(11.5, 4.2), layout="constrained")
+    axes = figure.subplots(1, len(medians), squeeze=False)[0]
+    for axis, (title, agents) in zip(axes, medians.items(), strict=True):
+        _frame(axis, grid="x")
+        for y, (name, (table, printed)) in enumerate(agents.items()):
+            axis.barh(y, table, 0.62, color=styles[name].colour, alpha=0.85)
+            axis.text(4, y, f"{table:.1f}", color="white", va="center", fontweight="bold")
+            if printed is not None:
+                axis.plot(printed, y, "D", color="white", markeredgecolor=_INK, markersize=6)
+        axis.set_yticks(range(len(agents)), [styles[name].label for name in agents], fontsize=9)
+        axis.set_ylim(len(agents) - 0.4, -0.6)
+        axis.set_xlabel("Median score (% of human)")
+        axis.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    handles = [
+        Patch(color=_INK, label="from the per-game table"),
+        Line2D(
+            [],
+            [],
+            marker="D",
+            color="white",
+            markeredgecolor=_INK,
+            label="as the paper prints",
+            linestyle="none",
+        ),
+    ]
+    figure.legend(handles=handles, loc="outside upper right", ncols=2, frameon=False, fontsize=9)
+    _footer(figure, note)
+    return figure
+
+
+def _draw_lines(axis: Axes, lines: Mapping[str, Line], styles: Mapping[str, Style]) -> None:
+    _frame(axis)
+    for name, line in lines.items():
+        style = styles[name]
+        millions = line.frames / 1e6
+        if line.low is not None and line.high is not None and len(lines) <= _BAND_AGENTS:
+            axis.fill_between(
+                millions, line.low, line.high, color=style.colour, alpha=0.15, linewidth=0
+            )
+        axis.plot(
+            millions,
+            line.values,
+            color=style.colour,
+            linestyle=":" if line.is_dotted else style.line,
+            linewidth=style.width,
+            marker="o" if len(millions) < 3 else None,
+            markersize=4,
+            # A thick line under a thin one hides nothing.
+            zorder=2 + 1 / style.width,
+        )
+    axis.set_xlim(left=0)
+
+
+def _frame(axis: Axes, grid: str = "y") -> None:
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.spines[["left", "bottom"]].set_color("#888888")
+    axis.tick_params(color="#888888", labelsize=8.5)
+    if grid in ("x", "both"):
+        axis.grid(axis="x", color=_FAINT, linewidth=0.7)
+    if grid in ("y", "both"):
+        axis.grid(axis="y", color=_FAINT, linewidth=0.7)
+    axis.set_axisbelow(True)
+
+
+def _handle(style: Style) -> Line2D:
+    return Line2D(
+        [], [], color=style.colour, linestyle=style.line, linewidth=style.width, label=style.label
+    )
+
+
+def _footer(figure: Figure, note: str) -> None:
+    width, height = figure.get_size_inches()
+    note = textwrap.fill(note, int(_NOTE_LETTERS_PER_INCH * width))
+    if figure.get_layout_engine() is not None:
+        figure.supxlabel(note, fontsize=8.5, color="#555555", x=0.01, ha="left")
+    else:
+        figure.text(0.01, 0.06 / height, note, fontsize=8.5, color="#555555")
+
+
+def _marker(style: Style) -> dict[str, Any]:
+    """Hollow where the agent's line is not solid, so that a colour stands for one agent."""
+    inside = style.colour if style.line == "-" else "white"
+    return {"color": style.colour, "markerfacecolor": inside, "markeredgewidth": 1.3}
+
+
+def _short_number(value: float, _: int) -> str:
+    for size, unit in ((1e6, "M"), (1e3, "K")):
+        if abs(value) >= size:
+            return f"{value / size:g}{unit}"
+    return f"{value:g}"
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """How many seeds a figure has: `5 seeds`, or `2 to 5 seeds`."""
+    low, high = min(seeds), max(seeds)
+    count = f"{low}" if low == high else f"{low} to {high}"
+    return f"{count} seed{'s' if high > 1 else ''}"

@@ -1,0 +1,158 @@
+"""A run's folder: new, resumed or moved aside, and never shared by two processes."""
+
+import dataclasses
+import os
+from datetime import datetime
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.runs.store import Best, Checkpoint, kept_best, write_atomically
+
+_SETTINGS = "config.json"
+
+
+class FolderBusyError(ConfigError):
+    """Another process trains in the folder."""
+
+
+def check_folder(config: Config) -> None:
+    """Refuses a folder that holds another run or cannot be written, and touches nothing."""
+    folder = config.folder
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise _unwritable(folder, f"{nearest} is a file")
+    if not os.access(nearest, os.W_OK):
+        raise _unwritable(folder, f"no permission to write in {nearest}")
+    if config.restart and folder.name in ("", ".."):
+        raise ConfigError(
+            f"--restart cannot move {folder} aside; give --run_dir by its name, from outside of it."
+        )
+    if resumes(config):
+        check_settings(_settings(folder), config)
+
+
+def resumes(config: Config) -> bool:
+    """Whether the run goes on with what is in its folder."""
+    return (config.folder / _SETTINGS).exists() and not config.restart
+
+
+def is_finished(config: Config, checkpoint: Checkpoint) -> bool:
+    """Whether a run has its frames, its last evaluation, and the weights of it if they are best."""
+    frames, period = checkpoint.state["frames"], config.eval_period_frames
+    best, evaluated = (checkpoint.state["evaluator"][name] for name in ("best", "evaluated"))
+    is_due = period > 0 and frames // period != evaluated // period
+    is_kept = best is None or best[0] != frames or kept_best(config.folder) == Best(*best)
+    return frames >= config.frames and not is_due and is_kept
+
+
+def _settings(folder: Path) -> Config:
+    path = folder / _SETTINGS
+    try:
+        return Config.from_json(path.read_text())
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"{path} cannot be read ({error}); give --restart to move the run aside, or another "
+            "--run_dir."
+        ) from error
+
+
+def read_config(run_dir: Path) -> Config:
+    """The settings of the run in this folder, for a command that only reads it."""
+    path = run_dir / _SETTINGS
+    try:
+        config = Config.from_json(path.read_text())
+    except OSError as error:
+        raise ConfigError(
+            f"--run_dir={run_dir} is not the folder of a run: {path} cannot be read "
+            f"({error.strerror})."
+        ) from error
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{path} holds no settings of this version ({error}).") from error
+    return dataclasses.replace(config, run_dir=str(run_dir))  # it may have been moved
+
+
+def check_settings(old: Config, new: Config) -> None:
+    """Refuses settings that may not change in mid-run."""
+    fixed = [name for name in changed_settings(old, new) if not _may_change(name)]
+    if fixed:
+        before = " ".join(f"--{name}={getattr(old, name)}" for name in fixed)
+        after = " ".join(f"--{name}={getattr(new, name)}" for name in fixed)
+        raise ConfigError(
+            f"{new.folder} holds a run with {before}, this command says {after}, and that cannot "
+            "change in mid-run; give the old settings, another --run_dir, or --restart to move "
+            "the run aside."
+        )
+
+
+def changed_settings(old: Config, new: Config) -> list[str]:
+    """Names of the settings that differ."""
+    names = [field.name for field in dataclasses.fields(Config)]
+    return [name for name in names if getattr(old, name) != getattr(new, name)]
+
+
+def _may_change(name: str) -> bool:
+    return Config.__dataclass_fields__[name].metadata["may_change"]
+
+
+class RunFolder:
+    """The folder of a run while a process works in it."""
+
+    def __init__(self, config: Config):
+        self._config = config
+        self.path = config.folder
+        self._lock = FileLock(self.path / ".lock", timeout=0)
+        self._resumes = resumes(config)
+
+    def lock(self) -> None:
+        """Makes the folder this process's own until it ends, however it ends."""
+        if self._lock.is_locked:
+            return
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire()
+        except Timeout as error:
+            raise FolderBusyError(
+                f"Another process trains in {self.path}; wait for it, stop it, or give another "
+                "--run_dir or --seed."
+            ) from error
+        except OSError as error:
+            raise _unwritable(self.path, str(error.strerror)) from error
+
+    def begin(self) -> None:
+        """Writes the settings; an older run is moved aside or says what changed."""
+        config = self._config
+        self.lock()
+        try:
+            if config.restart and (self.path / _SETTINGS).exists():
+                self._move_aside()
+            elif resumes(config) and not self._resumes:
+                raise ConfigError(
+                    f"Another process began a run in {self.path} meanwhile; give the same command "
+                    "again to go on with it, or another --run_dir."
+                )
+            elif resumes(config):
+                old = _settings(self.path)
+                for name in changed_settings(old, config):
+                    print(
+                        f"--{name}={getattr(config, name)} from here, {getattr(old, name)} before."
+                    )
+            text = config.to_json().encode()
+            write_atomically(self.path / _SETTINGS, lambda file: file.write(text))
+        except OSError as error:
+            raise _unwritable(self.path, str(error.strerror)) from error
+
+    def _move_aside(self) -> None:
+        aside = self.path.with_name(f"{self.path.name}_{datetime.now():%Y%m%d_%H%M%S}")
+        self.path.rename(aside)
+        print(f"The run in {self.path} was moved to {aside}.")
+        self._lock.release()
+        self._lock = FileLock(self.path / ".lock", timeout=0)
+        self.lock()
+
+
+def _unwritable(folder: Path, reason: str) -> ConfigError:
+    return ConfigError(
+        f"The run folder {folder} cannot be written ({reason}); give another --run_dir."
+    )

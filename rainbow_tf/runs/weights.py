@@ -1,0 +1,156 @@
+"""The weights that a run kept: as named arrays, in a network, and in a policy that plays."""
+
+import io
+import json
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rainbow_tf.agent.actor import Actor
+from rainbow_tf.agent.networks import Network, make_network, make_support
+from rainbow_tf.baselines import a3c
+from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.runs.store import (
+    BEST_SCORE,
+    CHECKPOINTS,
+    Best,
+    CheckpointError,
+    CheckpointStore,
+    write_atomically,
+)
+from rainbow_tf.types import WorldSpec
+
+AGENT_FILE = "agent"
+_BEST_WEIGHTS = "best/online.npz"
+
+
+def named(prefix: str, variables: Iterable) -> dict[str, Any]:
+    """Variables by their place: the names that Keras gives count up with every model."""
+    return {f"{prefix}/{i}": variable for i, variable in enumerate(variables)}
+
+
+def values(variables: dict[str, Any]) -> dict[str, np.ndarray]:
+    """What the variables hold."""
+    return {name: variable.numpy() for name, variable in variables.items()}
+
+
+def assign(variables: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    """Fills the variables, or none of them."""
+    check_alike(values(variables), arrays)
+    for name, variable in variables.items():
+        variable.assign(arrays[name])
+
+
+def check_alike(expected: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> None:
+    """Refuses arrays that are missing or of another shape or type."""
+    for name, array in expected.items():
+        other = found.get(name)
+        if other is None or other.shape != array.shape or other.dtype != array.dtype:
+            raise CheckpointError(f"The saved {name} does not fit the settings of the run")
+
+
+def write_best(folder: Path, network: Network, best: Best) -> None:
+    """Keeps a network as the best of the run in this folder."""
+    (folder / _BEST_WEIGHTS).parent.mkdir(exist_ok=True)
+    # Not as HDF5: its library ends the process where the disk is full.
+    weights = io.BytesIO()
+    score = json.dumps(best._asdict(), indent=2) + "\n"
+    # The score is in the file of the weights too: a kill between the two files mixes nothing up.
+    arrays = values(named("online", network.variables)) | {"score": np.array(score)}
+    np.savez(weights, allow_pickle=False, **arrays)
+    write_atomically(folder / _BEST_WEIGHTS, lambda file: file.write(weights.getbuffer()))
+    write_atomically(folder / BEST_SCORE, lambda file: file.write(score.encode()))
+
+
+def restore_best(run_dir: Path, network: Network) -> Best:
+    """Fills a network with the weights of a run's best evaluation."""
+    try:
+        with (run_dir / _BEST_WEIGHTS).open("rb") as file:
+            arrays = dict(np.load(file, allow_pickle=False))
+        best = Best(**json.loads(str(arrays.pop("score"))))
+        assign(named("online", network.variables), arrays)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{run_dir} has no best weights, for which a run needs an evaluation; give "
+            "--snapshot=latest or another --run_dir."
+        ) from error
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        EOFError,
+        RuntimeError,
+        zipfile.BadZipFile,
+    ) as error:
+        raise ConfigError(
+            f"{run_dir / _BEST_WEIGHTS} cannot be used ({error}); give --snapshot=latest."
+        ) from error
+    return best
+
+
+def restore_online(run_dir: Path, network: Network, number: int | None = None) -> int:
+    """Fills a network from the newest whole checkpoint of a run, or from that number.
+
+    Gives the frames that it was trained for.
+    """
+    store = CheckpointStore(run_dir / CHECKPOINTS)
+    checkpoint = None
+    problems: list[str] = []
+    try:
+        if number is None:
+            checkpoint, problems = store.newest_whole()
+        else:
+            checkpoint = store.open(number)
+        if checkpoint is not None:
+            arrays = store.read(checkpoint.files[AGENT_FILE])
+            assign(named("online", network.variables), arrays)
+            return checkpoint.state["frames"]
+    except CheckpointError as error:
+        problems = [str(error)]
+    reason = f" ({problems[0]})" if problems else ""
+    there = ", ".join(map(str, store.numbers())) or "none"
+    raise ConfigError(
+        f"{store.folder} holds no whole checkpoint{reason}; there: {there}. Give another "
+        "--checkpoint or --run_dir."
+    )
+
+
+def make_actor(
+    config: Config, network: Network, spec: WorldSpec, *, noise: bool, rng: np.random.Generator
+) -> Actor | a3c.PolicyActor:
+    """What plays by a network of the settings, with noise where the network has some."""
+    if config.algorithm == "a3c":
+        return a3c.PolicyActor(network=network, rng=rng)
+    return Actor(
+        network=network,
+        support=make_support(config),
+        num_actions=spec.num_actions,
+        noise=noise and config.noisy,
+        rng=rng,
+    )
+
+
+def load_network(
+    config: Config, spec: WorldSpec, *, is_best: bool, checkpoint: int | None, seed: int
+) -> tuple[Network, int, Best | None]:
+    """The run's network, the frames that it was trained for, and its score if it is the best."""
+    network = make_network(config, spec, seed=seed, name="online")
+    if is_best:
+        best = restore_best(config.folder, network)
+        return network, best.frames, best
+    return network, restore_online(config.folder, network, checkpoint), None
+
+
+def load_actor(
+    config: Config, spec: WorldSpec, *, is_best: bool, checkpoint: int | None, seed: int
+) -> tuple[Actor | a3c.PolicyActor, int]:
+    """The run's policy, with noise if `eval_noise`, and the frames that it was trained for."""
+    network, frames, _ = load_network(
+        config, spec, is_best=is_best, checkpoint=checkpoint, seed=seed
+    )
+    rng = np.random.default_rng(seed)
+    return make_actor(config, network, spec, noise=config.eval_noise, rng=rng), frames

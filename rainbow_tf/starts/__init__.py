@@ -1,0 +1,1 @@
+"""Recorded starts of games, for evaluation."""

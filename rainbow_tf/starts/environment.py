@@ -1,0 +1,139 @@
+"""Atari games that begin at recorded points."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from rainbow_tf.config import Config
+from rainbow_tf.environments.atari import FRAME_SHAPE
+from rainbow_tf.starts.emulator import Emulator
+from rainbow_tf.starts.file import StartFile, StartPoint, replay
+from rainbow_tf.types import StepOutput, WorldSpec
+
+
+class StartWorld:
+    """E lanes of plain emulators; lane i plays points i, i + E, ... and then rests.
+
+    The frame cap counts from the point on. A lost life is terminal as in training.
+    """
+
+    def __init__(
+        self, *, config: Config, starts: StartFile, points: Sequence[StartPoint], num_envs: int
+    ):
+        self._points = [points[lane::num_envs] for lane in range(num_envs)]
+        self._lanes = [_Lane(config, starts) for _ in range(num_envs)]
+        actions = Emulator(
+            starts.settings.game, seed=0, action_repeat=1, frame_stack=1
+        ).minimal_actions
+        self._codes = np.array([action.value for action in actions])
+        self.spec = WorldSpec(
+            frame_shape=FRAME_SHAPE,
+            frame_dtype=np.dtype(np.uint8),
+            frame_stack=config.stack,
+            num_actions=len(actions),
+            action_meanings=tuple(action.name for action in actions),
+        )
+        self._actions = np.zeros(num_envs, np.int64)
+
+    def reset(self) -> StepOutput:
+        """Starts every lane at its first point."""
+        for lane, points in zip(self._lanes, self._points, strict=True):
+            lane.points = iter(points)
+        return _gather(lane.start() for lane in self._lanes)
+
+    def send(self, actions: np.ndarray) -> None:
+        """Takes the actions of a step, which `receive` plays."""
+        self._actions = actions
+
+    def receive(self) -> StepOutput:
+        """Plays the step in every lane; a lane that was over goes to its next point."""
+        # One after the other: the emulator does not let go of Python while it works.
+        codes = self._codes[self._actions]
+        return _gather(lane.step(code) for lane, code in zip(self._lanes, codes, strict=True))
+
+    def step(self, actions: np.ndarray) -> StepOutput:
+        """Sends and receives."""
+        self.send(actions)
+        return self.receive()
+
+    def screen(self) -> np.ndarray:
+        """The first lane's screen, [210, 160, 3]."""
+        emulator = self._lanes[0].emulator
+        assert emulator is not None
+        return emulator.screen()
+
+    def close(self) -> None:
+        """Ends the lanes, which hold nothing open."""
+
+
+class _Lane:
+    """One emulator and the points that it has still to play from."""
+
+    def __init__(self, config: Config, starts: StartFile):
+        self._config = config
+        self._starts = starts
+        self.points: Iterator[StartPoint] = iter(())
+        self.emulator: Emulator | None = None
+        self._frames = 0  # since the point
+        self._is_over = False
+
+    def start(self) -> StepOutput:
+        """Goes to the next point; without one the lane rests on its last observation."""
+        config = self._config
+        self._is_over = False
+        point = next(self.points, None)
+        if point is None:
+            assert self.emulator is not None
+            observation, self.emulator = self.emulator.observation, None
+            self._rest = _output(observation, is_first=True)
+            return self._rest
+        self.emulator = replay(
+            self._starts, point, action_repeat=config.action_repeat, frame_stack=config.stack
+        )
+        self._frames = 0
+        return _output(self.emulator.observation, is_first=True)
+
+    def step(self, action: int) -> StepOutput:
+        """Plays an action."""
+        if self.emulator is None:
+            return self._rest
+        if self._is_over:
+            return self.start()
+        lives = self.emulator.lives
+        reward = self.emulator.step(int(action))
+        self._frames += self._config.action_repeat
+        game_over = self.emulator.is_over
+        life_lost = self._config.terminal_on_life_loss and self.emulator.lives < lives
+        is_cut = self._frames >= self._config.max_episode_frames
+        self._is_over = game_over or is_cut
+        return _output(
+            self.emulator.observation,
+            reward=reward,
+            terminal=game_over or life_lost,
+            truncated=is_cut and not (game_over or life_lost),
+            episode_over=self._is_over,
+        )
+
+
+def _gather(outputs: Iterable[StepOutput]) -> StepOutput:
+    return StepOutput(*map(np.stack, zip(*outputs, strict=True)))
+
+
+def _output(
+    observation: np.ndarray,
+    *,
+    reward: float = 0.0,
+    terminal: bool = False,
+    truncated: bool = False,
+    episode_over: bool = False,
+    is_first: bool = False,
+) -> StepOutput:
+    """One lane's step, to be stacked with the others'."""
+    return StepOutput(
+        observation=observation,
+        reward=np.asarray(reward, np.float32),
+        terminal=np.asarray(terminal),
+        truncated=np.asarray(truncated),
+        episode_over=np.asarray(episode_over),
+        is_first=np.asarray(is_first),
+    )

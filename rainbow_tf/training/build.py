@@ -1,0 +1,156 @@
+"""Builds what a run is made of, from its settings alone."""
+
+import time
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import psutil
+
+from rainbow_tf.agent.actor import Actor
+from rainbow_tf.agent.learner import Learner, make_optimizer
+from rainbow_tf.agent.networks import make_network, make_support
+from rainbow_tf.baselines import a3c
+from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.environments.base import World, make_world
+from rainbow_tf.replay.replay import Replay, make_replay, replay_bytes
+from rainbow_tf.runs.weights import make_actor
+from rainbow_tf.types import Batch, WorldSpec
+
+_MEASURED_STEPS = 10
+_MEASURED_UPDATES = 5
+
+
+class Parts(NamedTuple):
+    """A run's world, memory and agent."""
+
+    world: World
+    replay: Replay
+    learner: Learner
+    actor: Actor | a3c.PolicyActor
+    evaluation_actor: Actor | a3c.PolicyActor
+
+    @property
+    def spec(self) -> WorldSpec:
+        """What is played."""
+        return self.world.spec
+
+    @property
+    def generators(self) -> dict[str, np.random.Generator]:
+        """All that is random, but the noise of the networks."""
+        return {
+            "replay": self.replay.rng,
+            "actor": self.actor.rng,
+            "evaluation_actor": self.evaluation_actor.rng,
+        }
+
+    def seconds(self, config: Config, batch: Batch) -> tuple[float, float]:
+        """Seconds of a step, and of one with its share of an update, from a short trial."""
+        output = self.world.reset()
+        actions = self.actor.act(output.observation)
+        started = time.perf_counter()
+        for _ in range(_MEASURED_STEPS):
+            output = self.world.step(actions)
+            actions = self.actor.act(output.observation)
+        step_seconds = (time.perf_counter() - started) / (_MEASURED_STEPS * config.num_envs)
+
+        self.learner.update(batch)
+        started = time.perf_counter()
+        for _ in range(_MEASURED_UPDATES):
+            self.learner.update(batch)
+        update_seconds = (time.perf_counter() - started) / _MEASURED_UPDATES
+        return step_seconds, step_seconds + config.updates_per_step * update_seconds
+
+    def close(self) -> None:
+        """Ends the world."""
+        self.world.close()
+
+
+class AnyParts(Protocol):
+    """What the parts of every run have, whatever its algorithm and wherever they are."""
+
+    @property
+    def replay(self) -> Any:
+        """A replay, or what stands for one; None without."""
+
+    @property
+    def learner(self) -> Learner | a3c.SharedLearner:
+        """What learns."""
+
+    @property
+    def evaluation_actor(self) -> Actor | a3c.PolicyActor:
+        """What plays when the run is judged."""
+
+    @property
+    def spec(self) -> WorldSpec:
+        """What is played."""
+
+    @property
+    def generators(self) -> dict[str, np.random.Generator]:
+        """All that is random here, but the noise of the networks."""
+
+    def seconds(self, config: Config, batch: Batch) -> tuple[float, float]:
+        """Seconds of a step, and of a step when learning, from a short trial."""
+
+    def close(self) -> None:
+        """Ends what goes on by itself."""
+
+
+def build_parts(config: Config, start_steps: int = 0) -> Parts | a3c.Crew:
+    """What the settings' algorithm is made of; all randomness follows from the seed.
+
+    A world that starts again after so many steps does not play its first episodes again.
+    """
+    if config.algorithm == "a3c":
+        return a3c.build_crew(config, start_steps)
+    return build_rainbow(config, start_steps)
+
+
+def build_rainbow(config: Config, start_steps: int = 0) -> Parts:
+    """All parts of Rainbow, every one with a random stream of its own."""
+    seeds = np.random.SeedSequence(config.seed)
+    world_seed, online_seed, target_seed = (int(s) // 2 for s in seeds.generate_state(3))
+    world_seed = (world_seed + start_steps) % 2**31
+    replay_rng, actor_rng, evaluation_rng = map(np.random.default_rng, seeds.spawn(3))
+
+    world = make_world(config, num_envs=config.num_envs, seed=world_seed, training=True)
+    spec = world.spec
+    check_memory(config, spec)
+    learner = make_learner(config, spec, online_seed=online_seed, target_seed=target_seed)
+    replay = make_replay(config, spec, capacity=config.replay_capacity, rng=replay_rng)
+
+    return Parts(
+        world=world,
+        replay=replay,
+        learner=learner,
+        actor=make_actor(config, learner.online, spec, noise=True, rng=actor_rng),
+        evaluation_actor=make_actor(
+            config, learner.online, spec, noise=config.eval_noise, rng=evaluation_rng
+        ),
+    )
+
+
+def make_learner(config: Config, spec: WorldSpec, *, online_seed: int, target_seed: int) -> Learner:
+    """The networks of the settings and what trains them."""
+    return Learner(
+        online=make_network(config, spec, seed=online_seed, name="online"),
+        target=make_network(config, spec, seed=target_seed, name="target"),
+        support=make_support(config),
+        double=config.double,
+        priority=config.priority_measure,
+        optimizer=make_optimizer(config),
+    )
+
+
+def check_memory(config: Config, spec: WorldSpec) -> None:
+    """Refuses a replay that this machine has no room for."""
+    needed = replay_bytes(config.replay_capacity, spec, compressed=config.compressed_replay)
+    free = psutil.virtual_memory().available
+    limit = Path("/sys/fs/cgroup/memory.max")  # a container may have less than the machine
+    if limit.exists() and (text := limit.read_text().strip()).isdigit():
+        free = min(free, int(text))
+    if needed > free:
+        raise ConfigError(
+            f"The replay needs {needed / 1e9:.2f} GB and the machine has {free / 1e9:.2f} GB "
+            "free; give --replay_compression=lz4 or a smaller --replay_capacity."
+        )

@@ -1,0 +1,72 @@
+"""Films a policy at play: the screen, and beside it what the policy thinks."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rainbow_tf.agent.actor import Actor, Judgement
+from rainbow_tf.agent.networks import make_support
+from rainbow_tf.baselines.a3c import PolicyActor
+from rainbow_tf.config import Config
+from rainbow_tf.environments.base import World
+from rainbow_tf.types import WorldSpec
+from rainbow_tf.video.encoder import enlarged
+from rainbow_tf.video.panel import BACKGROUND, Panel, Scene, Thought
+
+_WIDEST_SCREEN = 1.25  # of the height
+
+
+def play(
+    actor: Actor | PolicyActor, world: World, *, config: Config, episodes: int
+) -> Iterator[Scene]:
+    """Scenes of whole games in the world's first lane; the last of a game shows how it ended."""
+    output = world.reset()
+    for episode in range(episodes):
+        score, step, is_over = 0.0, 0, False
+        while not is_over:
+            thought = _thought(actor.judge(output.observation, config.eval_epsilon))
+            frame = step * config.frames_per_step
+            scene = Scene(world.screen(), thought, episode, step, frame, score, is_last=False)
+            yield scene
+            output = world.step(np.array([thought.action]))
+            score += float(output.reward[0])
+            step += 1
+            is_over = bool(output.episode_over[0])
+        frame = step * config.frames_per_step
+        yield Scene(world.screen(), thought, episode, step, frame, score, is_last=True)
+        output = world.step(np.zeros(1, np.int32))  # a restart, whatever the action
+
+
+def _thought(judgement: Judgement) -> Thought:
+    return Thought(
+        action=int(judgement.actions[0]),
+        scores=judgement.values[0],
+        value=float(judgement.state_values[0]),
+        probs=None if judgement.probs is None else judgement.probs[0],
+    )
+
+
+class Film:
+    """Turns scenes into pictures of one shape; `frames` is what the policy was trained for."""
+
+    def __init__(self, config: Config, spec: WorldSpec, *, frames: int, height: int):
+        self._panel = Panel(
+            title=config.game or str(config.environment),
+            subtitle=f"{config.agent} after {frames:,} frames",
+            actions=spec.action_meanings,
+            symbol="p" if config.algorithm == "a3c" else "Q",
+            support=make_support(config),
+            height=height,
+        )
+
+    def picture(self, scene: Scene) -> np.ndarray:
+        """The screen, as large as fits, and the panel: [H, W, 3], both sides even."""
+        height = self._panel.height
+        screen = enlarged(scene.screen, height=height, width=int(_WIDEST_SCREEN * height))
+        tall, wide, _ = screen.shape
+        picture = np.empty((height, wide + wide % 2 + self._panel.width, 3), np.uint8)
+        picture[:] = BACKGROUND
+        top = (height - tall) // 2
+        picture[top : top + tall, :wide] = screen
+        picture[:, -self._panel.width :] = self._panel.draw(scene)
+        return picture

@@ -1,0 +1,29 @@
+"""Every agent of the presets on a real game: it plays, learns and stays finite."""
+
+import numpy as np
+import pytest
+
+import rainbow_tf.flags as presets
+from rainbow_tf.training.build import build_parts
+from rainbow_tf.training.loop import train
+
+SHORT = ("--game=pong", "--frames=2400", "--min_history_frames=1200", "--replay_capacity=2000")
+# Worlds, and what has a smoke test of its own.
+OTHERS = ("cartpole", "minatar", "baselines/a3c", "apex")
+AGENTS = [name for name in presets.names() if name not in OTHERS]
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_a_preset_trains_on_pong(preset, name):
+    config = preset(name, *SHORT)
+    parts = build_parts(config)
+    before = [variable.numpy() for variable in parts.learner.online.trainable_variables]
+    ticks = list(train(config, parts))
+    parts.world.close()
+    assert ticks[-1].frames >= config.frames
+    losses = [result.loss for tick in ticks for result in tick.results]
+    learning_steps = config.steps(config.frames - config.min_history_frames)
+    assert len(losses) == pytest.approx(learning_steps * config.updates_per_step, abs=2)
+    assert np.all(np.isfinite(losses))
+    after = [variable.numpy() for variable in parts.learner.online.trainable_variables]
+    assert all(not np.array_equal(old, new) for old, new in zip(before, after, strict=True))

@@ -1,0 +1,262 @@
+import shutil
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.python.framework import error_interpolation
+
+from rainbow_tf.agent.networks import make_network
+from rainbow_tf.config import Config
+from rainbow_tf.environments.base import make_world
+from rainbow_tf.export import check
+from rainbow_tf.export.saved_model import Training, export_policy
+
+WARMUP = "assets.extra/tf_serving_warmup_requests"
+DATA = "variables/variables.data-00000-of-00001"
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    """A model's folder with one good version."""
+    config = Config(environment="CartPole-v1")
+    world = make_world(config, num_envs=1, seed=1, training=False)
+    network = make_network(config, world.spec, seed=1, name="online")
+    folder = tmp_path_factory.mktemp("good")
+    export_policy(network, config=config, spec=world.spec, training=Training(), output_dir=folder)
+    return folder
+
+
+@pytest.fixture
+def model(good, tmp_path):
+    """A copy to break."""
+    return shutil.copytree(good, tmp_path / "model")
+
+
+def rewrite(folder, change):
+    """Changes the graph of the model that is read."""
+    path = folder / "1" / "saved_model.pb"
+    model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    change(model.meta_graphs[0])
+    path.write_bytes(model.SerializeToString())
+
+
+def cut(path, share=0.5):
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 255
+    path.write_bytes(content)
+
+
+def rename_operation(graph, name="MyOwnOp"):
+    graph.graph_def.library.function[0].node_def[0].op = name
+
+
+def add_python(graph):
+    node = graph.graph_def.node.add()
+    node.name, node.op = "python", "PyFunc"
+
+
+def add_path(graph):
+    node = graph.graph_def.node.add()
+    node.name, node.op = "path", "Const"
+    node.attr["dtype"].type = tf.string.as_datatype_enum
+    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(["/home/me/x.txt"]))
+
+
+def lose_a_tensor(graph):
+    graph.signature_def["serving_default"].outputs["actions"].name = "Nowhere:0"
+
+
+def add_requests(folder):
+    """More than TF Serving accepts."""
+    record = next(iter(tf.data.TFRecordDataset(str(folder / "1" / WARMUP)))).numpy()
+    with tf.io.TFRecordWriter(str(folder / "1" / WARMUP)) as writer:
+        for _ in range(1001):
+            writer.write(record)
+
+
+BROKEN = {
+    "empty": (lambda f: shutil.rmtree(f / "1"), "holds no version"),
+    "no integer": (lambda f: (f / "1").rename(f / "v1"), "holds no version"),
+    "only leftovers": (lambda f: (f / "1").rename(f / ".export_x"), "holds no version"),
+    "a file": (lambda f: (f / "2").write_text(""), "not a folder"),
+    "an empty version": (lambda f: (f / "2").mkdir(), "saved_model.pb is missing"),
+    "no graph": (lambda f: (f / "1/saved_model.pb").unlink(), "saved_model.pb is missing"),
+    "graph cut": (lambda f: cut(f / "1/saved_model.pb"), "damaged or cut short"),
+    "graph empty": (lambda f: (f / "1/saved_model.pb").write_bytes(b""), "0 graphs"),
+    "no variables": (lambda f: shutil.rmtree(f / "1/variables"), "variables.index is missing"),
+    "no index": (lambda f: (f / "1/variables/variables.index").unlink(), "index is missing"),
+    "no data": (lambda f: (f / "1" / DATA).unlink(), "variables/ are missing in part"),
+    "data cut": (lambda f: cut(f / "1" / DATA), "variables/ are missing in part or damaged"),
+    "data flipped": (lambda f: flip(f / "1" / DATA), "variables/ are missing in part or damaged"),
+    "index cut": (lambda f: cut(f / "1/variables/variables.index"), "variables/ are missing"),
+    "no tag": (
+        lambda f: rewrite(f, lambda g: g.meta_info_def.ClearField("tags")),
+        "the tag 'serve'",
+    ),
+    "another tag": (
+        lambda f: rewrite(f, lambda g: g.meta_info_def.tags.append("gpu")),
+        "the tag 'serve'",
+    ),
+    "no signatures": (
+        lambda f: rewrite(f, lambda g: [g.signature_def.pop(k) for k in list(g.signature_def)]),
+        "no signature",
+    ),
+    "a lost tensor": (lambda f: rewrite(f, lose_a_tensor), "cannot be loaded"),
+    "python": (lambda f: rewrite(f, add_python), "calls Python (PyFunc)"),
+    "unknown operation": (lambda f: rewrite(f, rename_operation), "operation MyOwnOp"),
+    "unprintable operation": (
+        lambda f: rewrite(f, lambda g: rename_operation(g, "My\aOwn\nOp")),
+        "operation My?Own?Op",
+    ),
+    "absolute path": (lambda f: rewrite(f, add_path), "absolute path /home/me/x.txt"),
+    "warm-up flipped": (lambda f: flip(f / "1" / WARMUP), "tf_serving_warmup_requests is damaged"),
+    "too many requests": (add_requests, "1001 requests"),
+}
+
+
+@pytest.fixture
+def run_check(monkeypatch, capsys):
+    """The command, in this process for its speed: exit code and lines."""
+    monkeypatch.setattr(check, "check_apart", check.check_version)
+
+    def run(folder):
+        try:
+            check.main(["check", str(folder)])
+        except SystemExit as end:
+            return 1, str(end.code).splitlines()
+        return 0, capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def test_a_good_folder(model, run_check):
+    assert run_check(model) == (0, [f"{model}/1 would be served."])
+    assert run_check(model / "1") == (0, [f"{model}/1 would be served."])
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_folder(model, run_check, name):
+    break_it, sentence = BROKEN[name]
+    if name == "too many requests" or name.startswith("warm-up"):
+        pytest.importorskip("tensorflow_serving")
+    break_it(model)
+    code, lines = run_check(model)
+    assert code == 1
+    assert len(lines) == 1, lines
+    assert sentence in lines[0]
+    assert str(model) in lines[0]
+
+
+def test_the_newest_version_is_named_and_all_are_checked(model, run_check):
+    for name in ("9", "10"):
+        shutil.copytree(model / "1", model / name)
+    assert run_check(model) == (0, [f"{model}/10 would be served."])
+    (model / "9" / "saved_model.pb").unlink()
+    code, lines = run_check(model)
+    assert code == 1
+    assert [line.split(":")[0] for line in lines] == [f"{model}/9"]
+
+
+def test_leftovers_are_named(model, run_check):
+    (model / ".export_abc").mkdir()
+    code, lines = run_check(model)
+    assert code == 0
+    assert ".export_abc" in lines[0]
+    assert lines[1] == f"{model}/1 would be served."
+
+
+def test_a_model_in_the_wrong_place(model, run_check):
+    code, lines = run_check((model / "1").rename(model / "policy"))
+    assert code == 1
+    assert "named by an integer" in lines[0]
+
+
+def test_no_folder(tmp_path, run_check):
+    code, lines = run_check(tmp_path / "nowhere")
+    assert code == 1
+    assert "is not a folder" in lines[0]
+
+
+def test_training_variables_are_found(tmp_path):
+    variable = keras.Variable(np.ones(3, np.float32), name="kernel")
+    optimizer = keras.optimizers.Adam()
+    optimizer.build([variable])
+    module = tf.Module()
+    module.variable, module.moments = variable.value, [v.value for v in optimizer.variables]
+    module.read = tf.function(
+        lambda x: {"y": x + module.variable + sum(tf.cast(m, tf.float32) for m in module.moments)},
+        input_signature=[tf.TensorSpec((), tf.float32, "x")],
+    )
+    tf.saved_model.save(module, str(tmp_path / "1"), signatures={"serving_default": module.read})
+    problems = check.check_version(tmp_path / "1")
+    assert problems
+    assert all("only training needs" in problem for problem in problems)
+
+
+def test_random_damage_gives_sentences(model, monkeypatch):
+    # TensorFlow takes minutes to lay out some of its messages; the command bounds that by a
+    # process of its own, which 80 cases cannot have.
+    monkeypatch.setattr(error_interpolation, "interpolate_graph", lambda message, graph: message)
+    rng = np.random.default_rng(0)
+    version = model / "1"
+    files = [path for path in version.rglob("*") if path.is_file()]
+    found = 0
+    for _ in range(80):
+        path = files[rng.integers(len(files))]
+        whole = path.read_bytes()
+        damaged = bytearray(whole)
+        if rng.random() < 0.3:
+            damaged = damaged[: rng.integers(len(damaged))]
+        else:
+            for _ in range(rng.integers(1, 4)):
+                damaged[rng.integers(len(damaged))] = rng.integers(256)
+        path.write_bytes(damaged)
+        problems = check.check_version(version)
+        path.write_bytes(whole)
+        found += bool(problems)
+        for problem in problems:
+            assert problem.endswith(".")
+            assert problem.isprintable()
+            assert len(problem) < 400
+    assert found > 40
+    assert check.check_version(version) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [("import os; os.abort()", "crash"), ("import time; time.sleep(60)", "did not load")],
+)
+def test_crashes_and_hangs_of_tensorflow_are_sentences(model, monkeypatch, code, sentence):
+    monkeypatch.setattr(check, "_CHECK_APART", code)
+    monkeypatch.setattr(check, "_LONGEST_CHECK_SECONDS", 2)
+    (problem,) = check.check_apart(model / "1")
+    assert sentence in problem
+
+
+@pytest.mark.parametrize("is_good", [True, False])
+def test_the_command(model, is_good):
+    if not is_good:
+        cut(model / "1" / DATA)
+    result = subprocess.run(
+        [sys.executable, "-m", "rainbow_tf.export.check", str(model)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    lines = (result.stdout + result.stderr).splitlines()
+    assert len(lines) == 1, lines
+    assert result.returncode == (0 if is_good else 1)
+    assert ("would be served" in lines[0]) == is_good
+
+
+def test_the_command_wants_one_folder():
+    with pytest.raises(SystemExit, match="give one folder"):
+        check.main(["check"])

@@ -1,0 +1,270 @@
+import re
+import subprocess
+import sys
+
+import cv2
+import grpc
+import numpy as np
+import pytest
+from model_server import StatusError
+
+from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.environments.base import make_world
+from rainbow_tf.export import play as play_module
+from rainbow_tf.export.client import (
+    GrpcPolicy,
+    RestPolicy,
+    SavedModelPolicy,
+    ServingError,
+    TensorSpec,
+)
+from rainbow_tf.export.play import Player, as_input, play
+
+CARTPOLE = Config(environment="CartPole-v1", seed=5)
+
+
+def games(policy, config, *, episodes, alpha=None, watch=lambda score: None):
+    """Scores and lengths of whole games."""
+    world = make_world(config, num_envs=1, seed=config.seed, training=False)
+    player = Player(policy, world, alpha)
+    played = list(play(player, world, episodes=episodes, watch=watch))
+    world.close()
+    assert len(player.seconds) == sum(episode.length for episode in played)
+    return played
+
+
+def test_served_games_are_those_in_process(server, models):
+    expected = games(SavedModelPolicy(models["wobbly"]), CARTPOLE, episodes=4)
+    assert len(set(expected)) > 1, "games that differ, or they would prove nothing"
+    assert all(10 < episode.score < 200 for episode in expected)
+    served = GrpcPolicy(server.address, model="wobbly", timeout=20, retries=0)
+    assert games(served, CARTPOLE, episodes=4) == expected
+    over_rest = RestPolicy(server.url, model="wobbly", timeout=20, retries=0)
+    assert games(over_rest, CARTPOLE, episodes=4) == expected
+
+
+def test_seeds_give_other_games(models):
+    policy = SavedModelPolicy(models["wobbly"])
+    first, again, other = (
+        games(policy, Config(environment="CartPole-v1", seed=seed), episodes=3)
+        for seed in (1, 1, 2)
+    )
+    assert first == again != other
+
+
+def test_scores_are_whole_games_in_agent_steps(models):
+    watched = []
+    policy = SavedModelPolicy(models["cartpole_v1"])
+    played = games(policy, CARTPOLE, episodes=2, watch=watched.append)
+    assert played == [(500, 500), (500, 500)]
+    assert watched == [*range(500), *range(500)]
+
+
+def test_risk_policy(models):
+    # The stand-in's takes the worst action, and falls at once.
+    policy = SavedModelPolicy(models["cartpole_v1"])
+    assert all(game.length < 15 for game in games(policy, CARTPOLE, episodes=3, alpha=0.5))
+
+
+@pytest.mark.parametrize("kind", ["grpc", "rest"])
+def test_atari_games(server, models, kind):
+    config = Config(game="qbert", max_episode_frames=200, seed=3)
+    address = server.address if kind == "grpc" else server.url
+    make = GrpcPolicy if kind == "grpc" else RestPolicy
+    served = make(address, model="qbert", timeout=20, retries=0)
+    expected = games(SavedModelPolicy(models["qbert"]), config, episodes=2)
+    assert games(served, config, episodes=2) == expected
+    assert [episode.length for episode in expected] == [50, 50]
+
+
+def test_layouts():
+    uint8, float32, is_set = np.dtype(np.uint8), np.dtype(np.float32), np.dtype(np.bool_)
+    grey = np.arange(1 * 2 * 3 * 5, dtype=np.uint8).reshape(1, 2, 3, 5)  # [E, S, H, W]
+    last = as_input(grey, TensorSpec(uint8, (None, 3, 5, 2)))
+    np.testing.assert_array_equal(last[0, :, :, 0], grey[0, 0])
+    np.testing.assert_array_equal(last[0, :, :, 1], grey[0, 1])
+    np.testing.assert_array_equal(as_input(grey, TensorSpec(uint8, (None, 2, 3, 5))), grey)
+
+    planes = np.random.default_rng(1).random((2, 2, 4, 3, 5)) < 0.5  # [E, S, H, W, C]
+    joined = as_input(planes, TensorSpec(is_set, (None, 4, 3, 10)))
+    np.testing.assert_array_equal(joined[..., :5], planes[:, 0])
+    np.testing.assert_array_equal(joined[..., 5:], planes[:, 1])
+    as_numbers = as_input(planes[:, :1], TensorSpec(float32, (None, 4, 3, 5)))
+    assert as_numbers.dtype == float32
+    np.testing.assert_array_equal(as_numbers, planes[:, 0])
+
+    vectors = np.arange(12, dtype=np.float32).reshape(2, 2, 3)  # [E, S, D]
+    np.testing.assert_array_equal(
+        as_input(vectors, TensorSpec(float32, (None, 6))), [range(6), range(6, 12)]
+    )
+    # Bytes are not silently taken for numbers: the scale would be another.
+    assert as_input(grey, TensorSpec(float32, (None, 3, 5, 2))).dtype == uint8
+    with pytest.raises(ServingError, match=r"takes float32 \[B, 4\].*--frame_stack"):
+        as_input(vectors, TensorSpec(float32, (None, 4)))
+
+
+def test_a_model_of_another_world_is_told(models):
+    with pytest.raises(ServingError, match=r"world gives float32 .*--environment"):
+        games(
+            SavedModelPolicy(models["cartpole_v1"]),
+            Config(environment="Acrobot-v1"),
+            episodes=1,
+        )
+    with pytest.raises(ServingError, match=r"chose action [345], but the world has 3"):
+        games(SavedModelPolicy(models["qbert"]), Config(game="freeway"), episodes=1)
+
+
+def test_the_model_says_what_flags_leave_open(models):
+    policy = SavedModelPolicy(models["qbert"])
+    about = play_module._ask_about(policy)
+    config = play_module._world_config(policy, about, {})
+    assert (config.game, config.frame_stack, config.action_repeat) == ("qbert", 4, 4)
+    said = {**about, "preprocessing": np.array(b'{"protocol": "sticky", "frame_stack": 2}')}
+    config = play_module._world_config(policy, said, {"frame_stack": 3})
+    assert (config.protocol, config.frame_stack) == ("sticky", 3)
+    with pytest.raises(ConfigError, match="plays qbert, not --game=pong"):
+        play_module._world_config(policy, about, {"game": "pong"})
+    minatar = SavedModelPolicy(models["minatar_breakout_v1"])
+    config = play_module._world_config(minatar, play_module._ask_about(minatar), {})
+    assert config.environment == "MinAtar/Breakout-v1"
+
+
+def test_a_model_that_tells_nothing_is_played(models, monkeypatch):
+    policy = SavedModelPolicy(models["wobbly"])
+    predict = policy.predict
+
+    def silent(inputs, signature="serving_default"):
+        if signature == "metadata":
+            raise ServingError("no such signature")
+        return predict(inputs, signature)
+
+    monkeypatch.setattr(policy, "predict", silent)
+    assert play_module._ask_about(policy) == {}
+    assert games(policy, CARTPOLE, episodes=1)
+    with pytest.raises(ConfigError, match="give --game"):
+        play_module._world_config(policy, {}, {})
+
+
+@pytest.mark.parametrize("suffix", ["gif", "mp4"])
+def test_video(models, tmp_path, suffix):
+    path = tmp_path / "new" / f"game.{suffix}"
+    arguments = [f"--model_dir={models['wobbly']}", f"--video={path}", "--episodes=1"]
+    result = run_play(*arguments, "--environment=CartPole-v1")
+    assert result.returncode == 0, result.stderr
+    capture = cv2.VideoCapture(str(path))
+    frames = []
+    while (frame := capture.read()[1]) is not None:
+        frames.append(frame)
+    assert frames[0].shape == (400, 600, 3)
+    steps = int(re.search(r"(\d+) steps", result.stdout)[1])
+    # A GIF joins screens that are alike.
+    assert len(frames) == steps if suffix == "mp4" else 2 <= len(frames) <= steps
+    assert f"video: {path}" in result.stdout
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_video_that_cannot_be_written_is_one_sentence(tmp_path):
+    result = run_play("--server=localhost:1", "--game=qbert", f"--video={tmp_path}/game.avi")
+    assert result.returncode != 0
+    assert result.stderr == f"rainbow_tf: {tmp_path}/game.avi must end in .mp4 or .gif.\n"
+
+
+WARNINGS = [
+    *("-W", "error"),
+    *("-W", "ignore:distutils Version classes are deprecated"),
+    *("-W", "ignore:__array__ implementation doesn't accept a copy keyword"),
+]
+
+
+def run_play(*arguments, **kwargs):
+    return subprocess.run(
+        [sys.executable, *WARNINGS, "-m", "rainbow_tf.export.play", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        **kwargs,
+    )
+
+
+@pytest.mark.parametrize("kind", ["grpc", "rest", "in_process"])
+def test_command(server, models, kind, tmp_path):
+    where = {
+        "grpc": [f"--server={server.address}", "--environment=CartPole-v1", "--model=wobbly"],
+        "rest": [f"--server={server.url}", "--environment=CartPole-v1", "--model=wobbly"],
+        "in_process": [f"--model_dir={models['wobbly']}"],
+    }[kind]
+    result = run_play(*where, "--episodes=3", "--seed=5", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    scores = [float(score) for score in re.findall(r"episode \d/3: score (\d+)", result.stdout)]
+    expected = games(SavedModelPolicy(models["wobbly"]), CARTPOLE, episodes=3)
+    assert scores == [episode.score for episode in expected]
+    assert f"mean score {np.mean(scores):.1f}" in result.stdout
+    count, *latencies = re.search(
+        r"latency of (\d+) requests: p50 (\S+) ms, p90 (\S+) ms, p99 (\S+) ms", result.stdout
+    ).groups()
+    assert int(count) == sum(episode.length for episode in expected)
+    assert 0 < float(latencies[0]) <= float(latencies[1]) <= float(latencies[2])
+    for line in result.stderr.replace("\r", "\n").splitlines():
+        assert "step/s" in line or not line.strip(), line
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_model_is_named_as_the_game(server):
+    result = run_play(
+        f"--server={server.url.removeprefix('http://')}",
+        "--rest",
+        "--environment=CartPole-v1",
+        "--episodes=1",
+    )
+    assert result.returncode == 0, result.stderr
+    assert "score 500," in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ([], ["--server", "--model_dir"]),
+        (["--server=localhost:1", "--model_dir=models"], ["either --server", "--model_dir"]),
+        (["--server=localhost:1"], ["--server=localhost:1", "--game"]),
+        (["--server=localhost:1", "--game=qbertt"], ["--game=qbertt", "qbert?"]),
+        (
+            ["--server=http://localhost:1", "--game=qbert", "--retries=0"],
+            ["No server answers", "http://localhost:1", "refused"],
+        ),
+        pytest.param(
+            ["--server=localhost:1", "--game=qbert", "--retries=1"],
+            ["No server answers", "localhost:1"],
+            marks=pytest.mark.slow,  # TensorFlow is loaded for it
+        ),
+        (["--model_dir=nowhere"], ["--model_dir=nowhere", "no SavedModel"]),
+        (["qbert"], ["'qbert' is not a flag"]),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments, named, tmp_path):
+    result = run_play(*arguments, cwd=tmp_path)
+    assert result.returncode != 0
+    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+    for part in named:
+        assert part in result.stderr
+
+
+def test_a_server_that_fails_in_a_game_is_one_sentence(server):
+    fault = StatusError(grpc.StatusCode.INTERNAL, "out of luck")
+    server.faults += [lambda: None] * 20 + [fault]
+    result = run_play(f"--server={server.url}", "--environment=CartPole-v1")
+    assert result.returncode != 0
+    assert "Traceback" not in result.stderr
+    assert re.fullmatch(r"rainbow_tf: .*out of luck.*\.", result.stderr.splitlines()[-1])
+
+
+def test_missing_model_is_one_sentence(server):
+    result = run_play(f"--server={server.url}", "--game=pong")
+    assert result.returncode != 0
+    assert "has no model 'pong'" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+
+
+def test_help_shows_every_setting():
+    result = run_play("--help")
+    for flag in ("--game", "--environment", "--protocol", "--server", "--alpha", "--video"):
+        assert f"{flag}:" in result.stdout

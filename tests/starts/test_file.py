@@ -1,0 +1,465 @@
+"""Start files: what is recorded replays exactly, and what would not is refused."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from ale_py import ALEInterface, LoggerMode, roms
+
+from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.environments.atari import AtariWorld
+from rainbow_tf.environments.screens import shrink
+from rainbow_tf.evaluation.episodes import JudgedGames, play_episodes
+from rainbow_tf.games import GAMES
+from rainbow_tf.starts import file as starts
+from rainbow_tf.starts.emulator import Emulator
+from rainbow_tf.starts.environment import StartWorld
+from rainbow_tf.starts.file import Recording, StartFile, StartPoint
+
+
+def record(path, game="breakout", *, lengths=(200, 90), origin="random", repeat=4, seed=1):
+    """A start file of random games, cut at so many actions."""
+    settings = starts.recorder_settings(game, action_repeat=repeat, seed=seed)
+    trajectories = []
+    for k, length in enumerate(lengths):
+        rng = np.random.default_rng([seed, k])
+        recording = Recording(settings)
+        codes = [action.value for action in recording.emulator.minimal_actions]
+        while recording.frames < length * repeat and recording.step(
+            codes[rng.integers(len(codes))]
+        ):
+            pass
+        trajectories.append(recording.trajectory(origin))
+    path.write_text(starts.text_of(settings, trajectories))
+    return starts.read(path)
+
+
+@pytest.fixture(scope="module")
+def breakout(tmp_path_factory):
+    return record(tmp_path_factory.mktemp("starts") / "breakout.json")
+
+
+def rewrite(start_file: StartFile, path, change, *, with_checksum=True):
+    """The file after `change` of its body, with a checksum that fits if wanted."""
+    content = json.loads(start_file.path.read_text())
+    change(content["body"])
+    if with_checksum:
+        content["sha256"] = starts._checksum(content["body"])
+    path.write_text(json.dumps(content))
+    return path
+
+
+# Frames.
+
+
+@pytest.mark.parametrize(
+    ("game", "repeat", "stack", "steps"),
+    [("qbert", 4, 4, 150), ("breakout", 4, 4, 150), ("seaquest", 3, 2, 60), ("pong", 1, 1, 40)],
+)
+def test_frames_are_those_of_the_training_s_world(game, repeat, stack, steps):
+    config = Config(game=game, noop_max=0, action_repeat=repeat, frame_stack=stack)
+    world = AtariWorld(config=config, num_envs=1, seed=3, training=False)
+    emulator = Emulator(game, seed=5, action_repeat=repeat, frame_stack=stack)
+    looking = Emulator(game, seed=5, action_repeat=repeat, frame_stack=stack)
+    assert tuple(a.name for a in emulator.minimal_actions) == world.spec.action_meanings
+    np.testing.assert_array_equal(emulator.observation, world.reset().observation[0], strict=True)
+    rng = np.random.default_rng(0)
+    for _ in range(steps):
+        action = rng.integers(world.spec.num_actions)
+        output = world.step(np.array([action]))
+        code = emulator.minimal_actions[action].value
+        assert emulator.step(code) == output.reward[0]
+        assert emulator.is_over == output.episode_over[0]
+        if emulator.is_over:
+            break
+        np.testing.assert_array_equal(emulator.observation, output.observation[0], strict=True)
+        # Also as a whole from the screens, as after a replay.
+        looking.hold(code, repeat)
+        looking.look()
+        np.testing.assert_array_equal(looking.observation, output.observation[0], strict=True)
+
+
+def test_a_start_is_handed_over_as_the_training_s_world_would_show_it(breakout):
+    config = Config(game="breakout", noop_max=0)
+    world = AtariWorld(config=config, num_envs=1, seed=3, training=False)
+    codes = [
+        a.value
+        for a in Emulator("breakout", seed=0, action_repeat=4, frame_stack=1).minimal_actions
+    ]
+    actions = breakout.trajectories[0].actions
+    outputs = [world.reset()]
+    outputs += [world.step(np.array([codes.index(action)])) for action in actions]
+    assert not any(output.episode_over[0] for output in outputs)
+    points = [StartPoint(0, n, 4 * n) for n in (1, 2, 3, 4, 15, 60, len(actions))]
+    lanes = StartWorld(config=config, starts=breakout, points=points, num_envs=len(points))
+    handed = lanes.reset()
+    assert lanes.spec == world.spec
+    assert handed.is_first.all()
+    for lane, point in enumerate(points):
+        expected = outputs[point.actions].observation[0]
+        np.testing.assert_array_equal(handed.observation[lane], expected, strict=True)
+    # And it goes on the same way.
+    stepped = lanes.step(np.array([codes.index(action) for action in [*actions[1:5], 0, 0, 0]]))
+    for lane in range(4):
+        expected = outputs[points[lane].actions + 1]
+        np.testing.assert_array_equal(stepped.observation[lane], expected.observation[0])
+        assert stepped.reward[lane] == expected.reward[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("game", GAMES)
+def test_frames_of_every_game(game):
+    config = Config(game=game, noop_max=0)
+    world = AtariWorld(config=config, num_envs=1, seed=3, training=False)
+    emulator = Emulator(game, seed=5, action_repeat=4, frame_stack=4)
+    np.testing.assert_array_equal(emulator.observation, world.reset().observation[0])
+    rng = np.random.default_rng(1)
+    for _ in range(120):
+        action = rng.integers(world.spec.num_actions)
+        output = world.step(np.array([action]))
+        emulator.step(emulator.minimal_actions[action].value)
+        if output.episode_over[0]:
+            break
+        np.testing.assert_array_equal(emulator.observation, output.observation[0])
+
+
+def test_shrinking_is_opencv_s_to_the_last_bit():
+    cv2 = pytest.importorskip("cv2")
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        screen = rng.integers(0, 256, (210, 160)).astype(np.uint8)
+        expected = cv2.resize(screen, (84, 84), interpolation=cv2.INTER_AREA)
+        np.testing.assert_array_equal(shrink(screen, (84, 84)), expected, strict=True)
+
+
+def test_a_recording_frame_by_frame_is_seen_in_the_agent_s_steps(tmp_path):
+    """Of a person's game the agent sees what it would have seen had its steps ended there."""
+    person = record(tmp_path / "person.json", repeat=1, lengths=(130,), origin="human")
+    codes = person.trajectories[0].actions
+    emulator = starts.replay(person, StartPoint(0, 122, 122), action_repeat=4, frame_stack=4)
+    screens = []
+    raw = raw_emulator("breakout")
+    for code in codes[:122]:
+        raw.act(raw.getLegalActionSet()[code])
+        screens.append(raw.getScreenGrayscale())
+    expected = [
+        shrink(np.maximum(screens[end - 1], screens[end - 2]), (84, 84))
+        for end in (110, 114, 118, 122)
+    ]
+    np.testing.assert_array_equal(emulator.observation, expected)
+
+
+def raw_emulator(game):
+    ALEInterface.setLoggerMode(LoggerMode.Error)
+    ale = ALEInterface()
+    ale.setFloat("repeat_action_probability", 0.0)
+    ale.loadROM(roms.get_rom_path(game))
+    ale.reset_game()
+    return ale
+
+
+# Replays.
+
+
+def test_a_replay_twice_gives_the_same_state(breakout):
+    for point in starts.sample_points(breakout, 3, seed=2):
+        one, two = (
+            starts.replay(breakout, point, action_repeat=4, frame_stack=4) for _ in range(2)
+        )
+        for _ in range(30):
+            assert one.checksum() == two.checksum()
+            np.testing.assert_array_equal(one.observation, two.observation)
+            np.testing.assert_array_equal(one.screen(), two.screen())
+            assert one.step(3) == two.step(3)
+
+
+def test_a_trajectory_ends_before_its_game_does(tmp_path):
+    whole = record(tmp_path / "whole.json", "pong", lengths=(5000,))
+    point = starts.last_point(whole, 0)
+    assert point.actions < 5000
+    emulator = starts.replay(whole, point, action_repeat=4, frame_stack=4)
+    assert not emulator.is_over
+
+
+def stress_games():
+    return [pytest.param(game, id=game) for game in GAMES[::12]]
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("game", stress_games())
+def test_a_thousand_starts_of_five_games_replay(game, tmp_path):
+    start_file = record(tmp_path / "starts.json", game, lengths=(1800,) * 20)
+    for trajectory in range(20):
+        last = starts.last_point(start_file, trajectory)
+        starts.replay(start_file, last, action_repeat=4, frame_stack=4)
+    states = {}
+    for point in starts.sample_points(start_file, 200, seed=1):
+        emulator = starts.replay(start_file, point, action_repeat=4, frame_stack=4)
+        state = (emulator.checksum(), emulator.observation.tobytes())
+        assert states.setdefault(point, state) == state
+    assert len(states) > 20
+
+
+# Refusals.
+
+
+def sentence(error) -> str:
+    text = str(error.value)
+    assert "\n" not in text
+    assert text.endswith(".")
+    return text
+
+
+def test_a_changed_file_is_refused(breakout, tmp_path):
+    def change(body):
+        body["trajectories"][0]["origin"] = "human"
+
+    path = rewrite(breakout, tmp_path / "changed.json", change, with_checksum=False)
+    with pytest.raises(ConfigError, match="was changed after") as error:
+        starts.read(path)
+    assert "changed.json" in sentence(error)
+
+
+@pytest.mark.parametrize("where", [3, 100, -1])
+def test_changed_actions_do_not_replay(breakout, tmp_path, where):
+    """Even under a new checksum: the RAM tells."""
+
+    def change(body):
+        actions = list(body["trajectories"][0]["actions"])
+        actions[where] = "d" if actions[where] != "d" else "e"
+        body["trajectories"][0]["actions"] = "".join(actions)
+
+    changed = starts.read(rewrite(breakout, tmp_path / "changed.json", change))
+    with pytest.raises(ConfigError, match="does not replay") as error:
+        starts.replay(changed, starts.last_point(changed, 0), action_repeat=4, frame_stack=4)
+    assert "changed.json" in sentence(error)
+
+
+def test_a_changed_checksum_in_the_midst_does_not_replay(breakout, tmp_path):
+    def change(body):
+        body["trajectories"][0]["checksums"][2] = "00000000"
+
+    changed = starts.read(rewrite(breakout, tmp_path / "changed.json", change))
+    starts.replay(changed, StartPoint(0, 30, 120), action_repeat=4, frame_stack=4)
+    with pytest.raises(ConfigError, match="at frame 180 "):
+        starts.replay(changed, StartPoint(0, 45, 180), action_repeat=4, frame_stack=4)
+
+
+def test_a_game_that_ends_on_the_way_does_not_replay(tmp_path):
+    """Not even with the right checksums: there would be nothing left to play."""
+    pong = record(tmp_path / "pong.json", "pong", lengths=(5000,))
+    actions = (*pong.trajectories[0].actions, *[0] * 300)
+    emulator = Emulator("pong", seed=1, action_repeat=4, frame_stack=1)
+    checksums = []
+    for count, action in enumerate(actions, start=1):
+        emulator.hold(action, 4)
+        if count % 15 == 0 or count == len(actions):
+            checksums.append(emulator.checksum())
+    assert emulator.is_over
+    ended = pong._replace(trajectories=[starts.Trajectory("random", actions, tuple(checksums))])
+    with pytest.raises(ConfigError, match="does not replay"):
+        starts.replay(ended, starts.last_point(ended, 0), action_repeat=4, frame_stack=4)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "settings", "expected"),
+    [
+        ("game", "pong", {}, "is of pong, and the run plays breakout"),
+        ("rom_sha256", "0" * 64, {}, "another ROM of breakout"),
+        ("sticky_action_probability", 0.25, {}, "has sticky actions"),
+        ("seed", 1, {"protocol": "sticky"}, "--protocol=sticky, has sticky actions"),
+        ("action_repeat", 4, {"action_repeat": 6}, "does not divide the run's 6"),
+    ],
+)
+def test_files_of_other_settings_are_refused(breakout, name, value, settings, expected):
+    changed = {**breakout.settings.__dict__, name: value}
+    other = breakout._replace(settings=starts.RecorderSettings(**changed))
+    starts.check_fits(breakout, Config(game="breakout"))
+    with pytest.raises(ConfigError, match=re.escape(expected)) as error:
+        starts.check_fits(other, Config(game="breakout", **settings))
+    sentence(error)
+
+
+def test_other_worlds_and_empty_files_are_refused(breakout):
+    with pytest.raises(ConfigError, match="for Atari games"):
+        starts.check_fits(breakout, Config(environment="CartPole-v1"))
+    with pytest.raises(ConfigError, match="no trajectory yet"):
+        starts.check_fits(breakout._replace(trajectories=[]), Config(game="breakout"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "not JSON"),
+        ('{"body": {"form', "not JSON"),
+        ("[1, 2]", "not a start file"),
+        ('{"body": 3}', "not a start file"),
+        ('{"body": {"format": 2}}', "format 2"),
+        ('{"body": {"format": 1}}', "was changed"),
+    ],
+)
+def test_files_that_are_no_start_files(tmp_path, text, expected):
+    path = tmp_path / "starts.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=expected) as error:
+        starts.read(path)
+    assert "record_starts" in sentence(error)
+
+
+def test_bytes_that_are_no_text(tmp_path):
+    path = tmp_path / "starts.json"
+    path.write_bytes(b"\x80\x04\x95\xff")
+    with pytest.raises(ConfigError, match="not JSON"):
+        starts.read(path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        starts.read(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda body: body.pop("settings"),
+        lambda body: body["settings"].pop("seed"),
+        lambda body: body["settings"].update(more=1),
+        lambda body: body["settings"].update(action_repeat=0),
+        lambda body: body["settings"].update(action_repeat="4"),
+        lambda body: body["settings"].update(action_repeat=-4),
+        lambda body: body["settings"].update(seed=2**31),
+        lambda body: body["settings"].update(seed=1.5),
+        lambda body: body["settings"].update(game=None),
+        lambda body: body.update(trajectories=[3]),
+        lambda body: body["trajectories"][0].update(origin="expert"),
+        lambda body: body["trajectories"][0].update(actions="abz"),
+        lambda body: body["trajectories"][0].update(actions=""),
+        lambda body: body["trajectories"][0]["checksums"].pop(),
+    ],
+)
+def test_files_that_lack_something(breakout, tmp_path, change):
+    path = rewrite(breakout, tmp_path / "starts.json", change)
+    with pytest.raises(ConfigError, match="cannot be used, it is incomplete") as error:
+        starts.read(path)
+    sentence(error)
+
+
+# Points and protocols.
+
+
+def test_points_come_from_the_first_half_of_every_trajectory(breakout):
+    points = starts.sample_points(breakout, 400, seed=1)
+    # A checksum every 15 actions: up to 100 of 200 and 45 of 90.
+    assert {p.actions for p in points if p.trajectory == 0} == {15, 30, 45, 60, 75, 90}
+    assert {p.actions for p in points if p.trajectory == 1} == {15, 30, 45}
+    assert all(p.frames == 4 * p.actions for p in points)
+    share = np.mean([p.trajectory == 0 for p in points])
+    assert 0.4 < share < 0.6
+    assert starts.sample_points(breakout, 10, seed=1) == points[:10]
+    assert starts.sample_points(breakout, 10, seed=2) != points[:10]
+    assert str(StartPoint(3, 15, 60)) == "3@60"
+
+
+def test_trajectories_that_are_too_short(breakout, tmp_path):
+    short = record(tmp_path / "short.json", lengths=(10,))
+    with pytest.raises(ConfigError, match="too short to start from"):
+        starts.sample_points(short, 1, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("origins", "expected"),
+    [
+        (["human", "human"], "human"),
+        (["human", "policy"], "policy"),
+        (["human", "random"], "random"),
+        (["random", "policy", "human"], "policy"),
+        (["random"], "random"),
+    ],
+)
+def test_only_people_s_games_are_called_human(breakout, origins, expected):
+    trajectory = breakout.trajectories[0]
+    mixed = breakout._replace(trajectories=[trajectory._replace(origin=o) for o in origins])
+    assert mixed.origin == expected
+
+
+# Worlds.
+
+
+class Cycle:
+    """Plays its actions over and over, alike in every lane, and expects nothing."""
+
+    def __init__(self, *actions):
+        self.actions = actions
+        self.time = 0
+
+    def act_and_value(self, observation, epsilon):
+        action = self.actions[self.time % len(self.actions)]
+        self.time += 1
+        return np.full(len(observation), action), np.zeros(len(observation))
+
+
+def test_scores_of_a_scripted_policy_are_those_of_a_raw_emulator(breakout):
+    """Whole games of five lives, unclipped, from three starts."""
+    points = [StartPoint(0, 30, 120), StartPoint(0, 60, 240), StartPoint(1, 45, 180)]
+    config = Config(game="breakout")
+    expected = []
+    for point in points:
+        ale = raw_emulator("breakout")
+        for code in breakout.trajectories[point.trajectory].actions[: point.actions]:
+            for _ in range(4):
+                ale.act(ale.getLegalActionSet()[code])
+        score, length, lives = 0, 0, ale.lives()
+        minimal = ale.getMinimalActionSet()
+        while not ale.game_over():
+            for _ in range(4):
+                score += ale.act(minimal[(1, 2, 3, 3, 2)[length % 5]])
+                if ale.game_over():
+                    break
+            length += 1
+        assert lives > 1  # several are lost on the way
+        expected.append((score, length))
+    assert sum(score for score, _ in expected) > 0
+    world = StartWorld(config=config, starts=breakout, points=points, num_envs=3)
+    games = JudgedGames(Cycle(1, 2, 3, 3, 2), world, config=config)
+    played = dict(play_episodes(games, num_lanes=3, episodes=3))
+    assert [(played[i].score, played[i].length) for i in range(3)] == expected
+
+
+def test_lanes_take_turns_and_then_rest(breakout):
+    config = Config(game="breakout", max_episode_frames=20)
+    points = starts.sample_points(breakout, 3, seed=1)
+    world = StartWorld(config=config, starts=breakout, points=points, num_envs=2)
+    outputs = [world.reset(), *(world.step(np.zeros(2, np.int32)) for _ in range(12))]
+    # Five steps of four frames, counted from the start, then the next start or a rest.
+    is_cut = [t in (5, 11) for t in range(13)]
+    assert [bool(o.truncated[0]) for o in outputs] == is_cut
+    assert [bool(o.episode_over[0]) for o in outputs] == is_cut
+    assert [bool(o.is_first[0]) for o in outputs] == [t in (0, 6, 12) for t in range(13)]
+    assert [bool(o.episode_over[1]) for o in outputs] == [t == 5 for t in range(13)]
+    assert [bool(o.is_first[1]) for o in outputs] == [t == 0 or t > 5 for t in range(13)]
+    assert not any(o.terminal.any() for o in outputs)
+    third = starts.replay(breakout, points[2], action_repeat=4, frame_stack=4)
+    np.testing.assert_array_equal(outputs[6].observation[0], third.observation)
+    np.testing.assert_array_equal(outputs[12].observation[1], outputs[5].observation[1])
+    again = world.reset()
+    np.testing.assert_array_equal(again.observation, outputs[0].observation)
+    assert outputs[0].reward.dtype == np.float32
+    assert world.screen().shape == (210, 160, 3)
+    world.close()
+
+
+def test_a_lost_life_is_terminal_and_the_game_goes_on(breakout):
+    world = StartWorld(
+        config=Config(game="breakout"),
+        starts=breakout,
+        points=[StartPoint(0, 15, 60)],
+        num_envs=1,
+    )
+    outputs = [world.reset()]
+    for t in range(1000):
+        outputs.append(world.step(np.array([t % 2])))
+        if outputs[-1].episode_over[0]:
+            break
+    lost = [t for t, output in enumerate(outputs) if output.terminal[0]]
+    assert 2 <= len(lost) <= 5
+    assert lost[-1] == len(outputs) - 1
+    assert [t for t, output in enumerate(outputs) if output.is_first[0]] == [0]
+    assert not outputs[-1].truncated[0]

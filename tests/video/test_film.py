@@ -1,0 +1,115 @@
+"""Films: whole games, scene by scene, with what the policy thought."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from rainbow_tf.agent.actor import Judgement
+from rainbow_tf.config import Config
+from rainbow_tf.environments.base import make_world
+from rainbow_tf.video.film import Film, play
+from rainbow_tf.video.panel import Scene, Thought
+
+CARTPOLE = Config(environment="CartPole-v1", v_min=0, v_max=100)
+
+
+class Leaning:
+    """Pushes the cart to where the pole leans, which lasts, or away from there."""
+
+    def __init__(self, *, is_wise=True):
+        self.is_wise = is_wise
+        self.observations = []
+        self.epsilons = set()
+
+    def judge(self, observation, epsilon):
+        self.observations.append(observation)
+        self.epsilons.add(epsilon)
+        leans_right = observation[0, 0, 2] + observation[0, 0, 3] > 0
+        action = int(leans_right == self.is_wise)
+        values = np.array([[7.0, 7.0]])
+        values[0, action] = 9.0 + len(self.observations)
+        return Judgement(
+            np.array([action]), values, values.max(axis=1), np.full((1, 2, 51), 1 / 51)
+        )
+
+
+def film(config=CARTPOLE, *, episodes=2, **kwargs):
+    actor = Leaning(**kwargs)
+    world = make_world(config, num_envs=1, seed=3, training=False, screens=True)
+    scenes = list(play(actor, world, config=config, episodes=episodes))
+    spec = world.spec
+    world.close()
+    return actor, scenes, spec
+
+
+def test_scenes_are_whole_games():
+    actor, scenes, _ = film(is_wise=False)
+    games = [list(game) for _, game in itertools.groupby(scenes, lambda scene: scene.episode)]
+    assert len(games) == 2
+    assert len(actor.observations) == sum(len(game) - 1 for game in games)
+    for game in games:
+        steps = [scene.step for scene in game]
+        assert steps == list(range(len(game)))
+        assert 8 <= steps[-1] <= 15
+        assert [scene.score for scene in game] == steps  # CartPole gives 1 a step
+        assert [scene.is_last for scene in game] == [False] * (len(game) - 1) + [True]
+    # A second game starts with an observation of its own.
+    start = len(games[0]) - 1
+    assert np.abs(actor.observations[start]).max() < 0.05
+    assert not np.array_equal(actor.observations[start], actor.observations[0])
+
+
+def test_a_thought_is_what_the_actor_judged():
+    _, scenes, _ = film(episodes=1, is_wise=False)
+    for number, scene in enumerate(scenes[:-1], start=1):
+        thought = scene.thought
+        assert thought.value == 9.0 + number == thought.scores[thought.action]
+        assert thought.probs.shape == (2, 51)
+    assert scenes[-1].thought is scenes[-2].thought
+
+
+def test_screens_move_with_the_game():
+    _, scenes, _ = film(episodes=1, is_wise=False)
+    # The pole falls: each screen but the first few shows it lower.
+    assert len({scene.screen.tobytes() for scene in scenes}) > len(scenes) / 2
+    assert not np.array_equal(scenes[-1].screen, scenes[-2].screen)
+
+
+def test_a_share_of_random_actions_is_played_as_in_an_evaluation():
+    config = Config(environment="CartPole-v1", eval_epsilon=0.25, max_episode_frames=5)
+    actor, scenes, _ = film(config, episodes=1)
+    assert actor.epsilons == {0.25}
+    assert len(scenes) == 6
+
+
+def test_an_atari_step_is_four_frames():
+    config = Config(game="qbert", max_episode_frames=40)
+    world = make_world(config, num_envs=1, seed=1, training=False, screens=True)
+
+    class Still:
+        def judge(self, observation, epsilon):
+            return Judgement(np.array([0]), np.zeros((1, 6)), np.zeros(1), None)
+
+    scenes = list(play(Still(), world, config=config, episodes=1))
+    world.close()
+    assert [scene.frame for scene in scenes] == list(range(0, 44, 4))
+    assert scenes[0].screen.shape == (210, 160, 3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "height", "width"),
+    [((210, 160), 630, 480), ((10, 10), 630, 630), ((400, 600), 600, 600), ((9, 5), 630, 350)],
+)
+def test_the_screen_stands_beside_the_panel(shape, height, width):
+    _, _, spec = film(episodes=1, is_wise=False)
+    thought = Thought(0, np.zeros(2), 0.0, np.full((2, 51), 1 / 51))
+    screen = np.full((*shape, 3), 200, np.uint8)
+    pictures = Film(CARTPOLE, spec, frames=10, height=630)
+    picture = pictures.picture(Scene(screen, thought, 0, 0, 0, 0.0, False))
+    assert picture.shape == (630, width + 566, 3)
+    lit = (picture[:, :width] == 200).all(axis=2)
+    rows, columns = np.flatnonzero(lit.any(axis=1)), np.flatnonzero(lit.any(axis=0))
+    assert len(columns) == width
+    assert len(rows) in (height, height // 400 * 400)
+    assert rows[0] == pytest.approx(629 - rows[-1], abs=1), "in the middle"
