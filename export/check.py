@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from absl import logging
+from absl import flags, logging
 
-from rainbow_tf.command import errors_as_sentences, run_command
-from rainbow_tf.config import ConfigError
+from rainbow_tf.command import Command
 
 WARMUP_FILE = Path("assets.extra", "tf_serving_warmup_requests")
 
@@ -30,23 +29,18 @@ _LONGEST_CHECK_SECONDS = 300
 _CHECK_APART = """
 import json, pathlib, sys
 from rainbow_tf.export import check
-from rainbow_tf.command import load_tensorflow
+from rainbow_tf.process import load_tensorflow
 load_tensorflow()
 print(json.dumps(check.check_version(pathlib.Path(sys.argv[1]))))
 """
 
 
-def main(arguments: list[str]) -> None:
+def run(values: flags.FlagValues, model_dir: str) -> None:
     """Prints one sentence per finding; the exit code is 1 if a version cannot be served."""
-    with errors_as_sentences("interrupted."):
-        if len(arguments) != 2:
-            raise ConfigError(
-                "give one folder, as in python -m rainbow_tf.export.check models/qbert"
-            )
-        folder = Path(arguments[1])
-        versions, problems = find_versions(folder)
-        for version in versions:
-            problems += [f"{version}: {problem}" for problem in check_apart(version)]
+    folder = Path(model_dir)
+    versions, problems = find_versions(folder)
+    for version in versions:
+        problems += [f"{version}: {problem}" for problem in check_apart(version)]
     for path in leftovers(folder):
         print(f"Note: {path} was left by an export that was interrupted; delete it.")
     if problems:
@@ -271,5 +265,13 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
+COMMAND = Command(
+    about=str(__doc__),
+    define_flags=lambda values: None,
+    run=run,
+    argument="model_dir",
+    example="give one folder, as in python -m rainbow_tf.export.check models/qbert",
+)
+
 if __name__ == "__main__":
-    run_command(main)
+    COMMAND.main()

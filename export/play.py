@@ -16,8 +16,7 @@ import numpy as np
 from absl import flags
 from tqdm import tqdm
 
-from rainbow_tf import config as config_module
-from rainbow_tf.command import errors_as_sentences, load_tensorflow, run_command
+from rainbow_tf.command import Command, define_settings
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.environments.base import World, make_world
 from rainbow_tf.export.client import (
@@ -31,6 +30,7 @@ from rainbow_tf.export.client import (
     newest_version,
 )
 from rainbow_tf.games import GAMES
+from rainbow_tf.process import load_tensorflow
 from rainbow_tf.video.encoder import SMALL, check_video, enlarged, frames_per_second, video
 
 # What a model may say of the world it was trained in, and a flag may say otherwise.
@@ -108,14 +108,6 @@ def play(
             length += 1
         yield Episode(score, length)
         output = world.step(np.zeros(1, np.int32))  # a restart, whatever the action
-
-
-def main(arguments: list[str]) -> None:
-    """Plays and prints; what a user can mend ends in one sentence."""
-    with errors_as_sentences("interrupted."):
-        if len(arguments) > 1:
-            raise ConfigError(f"'{arguments[1]}' is not a flag; settings look like --game=qbert.")
-        run(flags.FLAGS)
 
 
 def run(values: flags.FlagValues) -> None:
@@ -236,33 +228,59 @@ def _text(value: np.ndarray) -> str:
     return np.ravel(value)[0].decode()
 
 
-def define_flags() -> None:
+def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of this command."""
-    config_module.define_flags(names=_SETTINGS)
+    define_settings(values, names=_SETTINGS)
     flags.DEFINE_string(
-        "server", None, "TensorFlow Serving: host:port for gRPC, http://host:port for REST."
+        "server",
+        None,
+        "TensorFlow Serving: host:port for gRPC, http://host:port for REST.",
+        flag_values=values,
     )
-    flags.DEFINE_bool("rest", False, "Ask host:port over REST.")
-    flags.DEFINE_string("model", None, "The model's name at the server; by default the game's.")
-    flags.DEFINE_string("model_dir", None, "Folder of an exported model, to play with no server.")
-    flags.DEFINE_integer("episodes", 5, "Games to play.", lower_bound=1)
+    flags.DEFINE_bool("rest", False, "Ask host:port over REST.", flag_values=values)
+    flags.DEFINE_string(
+        "model", None, "The model's name at the server; by default the game's.", flag_values=values
+    )
+    flags.DEFINE_string(
+        "model_dir",
+        None,
+        "Folder of an exported model, to play with no server.",
+        flag_values=values,
+    )
+    flags.DEFINE_integer("episodes", 5, "Games to play.", lower_bound=1, flag_values=values)
     flags.DEFINE_float(
         "alpha",
         None,
         "Play the risk policy: maximise the mean of this share of the worst returns.",
         lower_bound=1e-3,
         upper_bound=1,
+        flag_values=values,
     )
-    flags.DEFINE_float("timeout", 10.0, "Seconds to wait for an answer.", lower_bound=1e-3)
+    flags.DEFINE_float(
+        "timeout", 10.0, "Seconds to wait for an answer.", lower_bound=1e-3, flag_values=values
+    )
     flags.DEFINE_integer(
-        "retries", 5, "Further tries when no server answers, with growing waits.", lower_bound=0
+        "retries",
+        5,
+        "Further tries when no server answers, with growing waits.",
+        lower_bound=0,
+        flag_values=values,
     )
     flags.DEFINE_string(
-        "video", None, "Write what is played to this .mp4 file, or the first minute to this .gif."
+        "video",
+        None,
+        "Write what is played to this .mp4 file, or the first minute to this .gif.",
+        flag_values=values,
     )
 
 
+COMMAND = Command(
+    about=str(__doc__),
+    define_flags=define_flags,
+    run=run,
+    example="settings look like --game=qbert",
+    interrupted="interrupted.",
+)
+
 if __name__ == "__main__":
-    define_flags()
-    flags.adopt_module_key_flags(config_module)
-    run_command(main)
+    COMMAND.main()

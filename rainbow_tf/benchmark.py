@@ -21,10 +21,10 @@ import numpy as np
 import psutil
 from absl import flags
 
-from rainbow_tf import config as config_module
-from rainbow_tf.command import errors_as_sentences, load_tensorflow, run_command
+from rainbow_tf.command import Command, define_settings, settings
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.environments.base import make_world
+from rainbow_tf.process import load_tensorflow
 from rainbow_tf.replay.replay import Replay, replay_bytes
 from rainbow_tf.runs.store import CHECKPOINTS, CheckpointStore
 from rainbow_tf.types import Counters, WorldSpec
@@ -278,7 +278,12 @@ def measure_checkpoint(config: Config, repeats: int) -> Iterator[Figure]:
                 say=print,
             )
             evaluator = Evaluator(
-                config=run, parts=parts, metrics=metrics, is_stopping=lambda: False, say=print
+                config=run,
+                policy=parts.evaluation_actor,
+                network=parts.learner.online,
+                write=metrics.write_evaluation,
+                is_stopping=lambda: False,
+                say=print,
             )
             store = CheckpointStore(Path(folder) / CHECKPOINTS)
             checkpointer = Checkpointer(
@@ -482,37 +487,47 @@ SECTIONS: dict[str, Callable[[Config, int], Iterator[Figure]]] = {
 }
 
 
-def main(arguments: list[str]) -> None:
-    """Checks the flags, then measures; what a user can mend ends in one sentence."""
-    with errors_as_sentences("interrupted; no figures were written."):
-        if len(arguments) > 1:
-            raise ConfigError(f"'{arguments[1]}' is not a flag; give --only=learner, say.")
-        names = flags.FLAGS.only or list(SECTIONS)
-        unknown = [name for name in names if name not in SECTIONS]
-        if unknown:
-            raise ConfigError(f"--only={unknown[0]} is unknown; choose of {', '.join(SECTIONS)}.")
-        run(config_module.from_flags(), names)
-
-
-def run(config: Config, names: list[str]) -> None:
+def run(values: flags.FlagValues) -> None:
     """Runs the sections, prints a table as it goes, and writes it if asked."""
+    names = values.only or list(SECTIONS)
+    unknown = [name for name in names if name not in SECTIONS]
+    if unknown:
+        raise ConfigError(f"--only={unknown[0]} is unknown; choose of {', '.join(SECTIONS)}.")
+    config = settings(values)
     load_tensorflow()
     figures = []
     for name in names:
-        for measured in SECTIONS[name](config, flags.FLAGS.repeats):
+        for measured in SECTIONS[name](config, values.repeats):
             figures.append(measured)
             spread = f"{measured.low:,.4g} to {measured.high:,.4g}"
             print(f"{measured.name:<44} {measured.median:>10,.4g} {measured.unit:<10} ({spread})")
             sys.stdout.flush()
-    if flags.FLAGS.json is not None:
+    if values.json is not None:
         rows = [measured._asdict() for measured in figures]
-        Path(flags.FLAGS.json).write_text(json.dumps(rows, indent=2) + "\n")
+        Path(values.json).write_text(json.dumps(rows, indent=2) + "\n")
 
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the flags of this command and of the settings to measure with."""
+    define_settings(values)
+    values.set_default("game", "qbert")
+    sections = ", ".join(SECTIONS)
+    flags.DEFINE_list(
+        "only", None, f"Sections to run: {sections}; all by default.", flag_values=values
+    )
+    flags.DEFINE_string("json", None, "File to write the figures to.", flag_values=values)
+    flags.DEFINE_integer(
+        "repeats", 30, "Measurements of every figure.", lower_bound=3, flag_values=values
+    )
+
+
+COMMAND = Command(
+    about=str(__doc__),
+    define_flags=define_flags,
+    run=run,
+    example="give --only=learner, for example",
+    interrupted="interrupted; no figures were written.",
+)
 
 if __name__ == "__main__":
-    config_module.define_flags()
-    flags.FLAGS.set_default("game", "qbert")
-    flags.DEFINE_list("only", None, f"Sections to run: {', '.join(SECTIONS)}; all by default.")
-    flags.DEFINE_string("json", None, "File to write the figures to.")
-    flags.DEFINE_integer("repeats", 30, "Measurements of every figure.", lower_bound=3)
-    run_command(main)
+    COMMAND.main()

@@ -1,18 +1,18 @@
 """The command rainbow-tf: one name for what `python -m` runs."""
 
 import difflib
-import runpy
+import importlib
 import sys
 
 # Nothing of these is imported before it is asked for: TensorFlow takes seconds to load.
-_COMMANDS = {
+COMMANDS = {
     "train": ("rainbow_tf.main", "trains an agent"),
     "sweep": ("rainbow_tf.sweep", "trains many agents on many games, on Ray"),
     "evaluate": ("rainbow_tf.evaluate", "scores a run as the paper does"),
     "watch": ("rainbow_tf.watch", "films a run's policy and what it thinks"),
     "report": ("rainbow_tf.report", "tables and figures of runs"),
     "record_starts": ("rainbow_tf.record_starts", "records human starts for an evaluation"),
-    "export": ("rainbow_tf.export", "exports a run's policy as a SavedModel"),
+    "export": ("rainbow_tf.export.__main__", "exports a run's policy as a SavedModel"),
     "check": ("rainbow_tf.export.check", "says whether TF Serving would serve an export"),
     "play": ("rainbow_tf.export.play", "plays games with an exported policy"),
     "benchmark": ("rainbow_tf.benchmark", "measures the agent on this machine"),
@@ -25,20 +25,20 @@ def main() -> None:
     if name in ("--help", "-h", "help"):
         print(_help())
         return
-    if name not in _COMMANDS:
-        close = difflib.get_close_matches(name, _COMMANDS, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(_COMMANDS)}."
+    if name not in COMMANDS:
+        close = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(COMMANDS)}."
         sys.exit(f"rainbow_tf: '{name}' is not a command; {hint}")
-    sys.argv = [name, *arguments]
     try:
-        runpy.run_module(_COMMANDS[name][0], run_name="__main__", alter_sys=True)
-    except KeyboardInterrupt:  # before the command could say what it leaves behind
+        module = importlib.import_module(COMMANDS[name][0])
+    except KeyboardInterrupt:
         sys.exit("rainbow_tf: interrupted.")
+    module.COMMAND.main([name, *arguments])
 
 
 def _help() -> str:
-    width = max(map(len, _COMMANDS))
-    lines = [f"  {name:<{width}}  {does}" for name, (_, does) in _COMMANDS.items()]
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {does}" for name, (_, does) in COMMANDS.items()]
     return "\n".join(
         [
             "Rainbow (Hessel et al. 2018) in TensorFlow: rainbow-tf COMMAND --flag=value ...",

@@ -1,45 +1,83 @@
-"""How a command starts and ends: TensorFlow without its notes, errors as one sentence."""
+"""What all commands share: their flags, their help, and errors as one sentence."""
 
-import contextlib
+import dataclasses
 import difflib
-import os
 import re
-import signal
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+import textwrap
+import typing
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from absl import app, flags
+from absl import flags
 
-from rainbow_tf.config import ConfigError
+from rainbow_tf.config import Config, ConfigError
 
-
-def run_command(
-    main: Callable[[list[str]], None], *, rewrite: Callable[[list[str]], list[str]] = list
-) -> None:
-    """Parses the flags, once they are rewritten, and runs a command.
-
-    A flag that cannot be used ends in one sentence.
-    """
-    app.run(main, flags_parser=lambda arguments: _parse(arguments, rewrite))
+_NOT_LISTED = ("help", "helpfull", "flagfile", "undefok")
 
 
-def _parse(arguments: list[str], rewrite: Callable[[list[str]], list[str]]) -> list[str]:
-    try:
-        return flags.FLAGS(rewrite(arguments))
-    except ConfigError as error:
-        sys.exit(f"rainbow_tf: {error}")
-    except flags.UnrecognizedFlagError as error:
-        close = difflib.get_close_matches(error.flagname, list(flags.FLAGS), n=1)
-        hint = f"did you mean --{close[0]}?" if close else "--help lists them."
-        sys.exit(f"rainbow_tf: --{error.flagname} is not a flag; {hint}")
-    except (flags.Error, ValueError) as error:  # a ValueError for --noflag=value
-        found = re.fullmatch(r"flag (--(\w+)=.*?): .*", str(error), re.DOTALL)
-        if found is None:
-            sys.exit(f"rainbow_tf: {str(error).removeprefix('ERROR:: ')}; --help lists the flags.")
-        wanted = _wanted(flags.FLAGS[found[2]])
-        sys.exit(f"rainbow_tf: {found[1]} cannot be used; it must be {wanted}.")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command: `python -m` and `rainbow-tf` call `main`, and so do tests."""
+
+    about: str  # what the help begins with
+    define_flags: Callable[[flags.FlagValues], None]
+    run: Callable[..., None]  # takes the flags, and the argument if there is one
+    example: str  # what to type, for someone who typed something else
+    interrupted: str = "interrupted."
+    argument: str | None = None  # name of the one argument that is not a flag
+    rewrite: Callable[[Sequence[str]], list[str]] = list
+
+    def main(self, arguments: Sequence[str] | None = None) -> None:
+        """Parses the flags and runs; an error that the user can fix is one sentence, status 1."""
+        values = flags.FlagValues()
+        self.define_flags(values)
+        for name in ("help", "helpfull"):
+            flags.DEFINE_bool(name, False, "Show this help.", flag_values=values)
+        try:
+            found = self._parse(values, sys.argv if arguments is None else arguments)
+            if values.help or values.helpfull:
+                print(self._help(values))
+                return
+            if len(found) != (self.argument is not None):
+                stray = f"'{found[0]}' is not a flag; " if self.argument is None else ""
+                raise ConfigError(f"{stray}{self.example}.")
+            self.run(values, *found)
+        except ConfigError as error:
+            sys.exit(f"rainbow_tf: {error}")
+        except KeyboardInterrupt:
+            sys.exit(f"rainbow_tf: {self.interrupted}")
+
+    def _parse(self, values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
+        """Sets the flags; returns the arguments that are no flags."""
+        try:
+            return values(self.rewrite(arguments))[1:]
+        except flags.UnrecognizedFlagError as error:
+            close = difflib.get_close_matches(error.flagname, list(values), n=1)
+            hint = f"did you mean --{close[0]}?" if close else "--help lists them."
+            raise ConfigError(f"--{error.flagname} is not a flag; {hint}") from error
+        except ConfigError:
+            raise
+        except (flags.Error, ValueError) as error:  # a ValueError for --noflag=value
+            found = re.fullmatch(r"flag (--(\w+)=.*?): .*", str(error), re.DOTALL)
+            if found is None:
+                text = str(error).removeprefix("ERROR:: ")
+                raise ConfigError(f"{text}; --help lists the flags.") from error
+            wanted = _wanted(values[found[2]])
+            raise ConfigError(f"{found[1]} cannot be used; it must be {wanted}.") from error
+
+    def _help(self, values: flags.FlagValues) -> str:
+        lines = [self.about, ""]
+        width = flags.get_help_width()
+        for name in values:
+            flag = values[name]
+            if name in _NOT_LISTED:
+                continue
+            default = "" if flag.default is None else f" (default: {flag.default_as_str})"
+            shown = f"--[no]{name}" if flag.boolean else f"--{name}"
+            text = f"{shown}: {flag.help}{default}"
+            lines += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ")
+        return "\n".join(lines)
 
 
 def _wanted(flag: flags.Flag) -> str:
@@ -48,91 +86,54 @@ def _wanted(flag: flags.Flag) -> str:
     return "true or false" if flag.boolean else str(flag.parser.syntactic_help)
 
 
-@contextlib.contextmanager
-def errors_as_sentences(interrupted: str) -> Iterator[None]:
-    """Ends the process with one sentence for what a user can mend, or says that they stopped it."""
-    try:
-        yield
-    except ConfigError as error:
-        sys.exit(f"rainbow_tf: {error}")
-    except KeyboardInterrupt:
-        sys.exit(f"rainbow_tf: {interrupted}")
+def define_settings(values: flags.FlagValues, names: Collection[str] | None = None) -> None:
+    """Defines one absl flag per setting, or per named setting."""
+    kinds = typing.get_type_hints(Config)
+    for field in dataclasses.fields(Config):
+        if names is not None and field.name not in names:
+            continue
+        kind, *_ = typing.get_args(kinds[field.name]) or (kinds[field.name],)
+        default: Any = field.default
+        help_text, choices = field.metadata["help"], field.metadata["choices"]
+        if kind is bool:
+            flags.DEFINE_bool(field.name, default, help_text, flag_values=values)
+        elif kind is int:
+            flags.DEFINE_integer(field.name, default, help_text, flag_values=values)
+        elif kind is float:
+            flags.DEFINE_float(field.name, default, help_text, flag_values=values)
+        elif choices is not None:
+            flags.DEFINE_enum(field.name, default, list(choices), help_text, flag_values=values)
+        else:
+            flags.DEFINE_string(field.name, default, help_text, flag_values=values)
 
 
-class StopSignals:
-    """Notes the first Ctrl-C or SIGTERM, for who ends in an orderly way; `second` ends at once."""
-
-    def __init__(self, *, second: Callable[[int, Any], Any] | signal.Handlers):
-        self.requested = False
-        self._second = second
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._request)
-
-    def _request(self, number: int, frame: object) -> None:
-        self.requested = True
-        signal.signal(number, self._second)
+def settings(values: flags.FlagValues) -> Config:
+    """The settings that the parsed flags give."""
+    given: dict[str, Any] = {f.name: values[f.name].value for f in dataclasses.fields(Config)}
+    return Config(**given)
 
 
-@contextlib.contextmanager
-def _standard_error_held() -> Iterator[None]:
-    """Keeps what native code writes to standard error, and shows it only on a failure."""
-    sys.stderr.flush()
-    original = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
-        except Exception:
-            held.seek(0)
-            os.write(original, held.read())
-            raise
-        finally:
-            os.dup2(original, 2)
-            os.close(original)
+def define_snapshot_flags(values: flags.FlagValues) -> None:
+    """Defines the flags by which a command chooses the weights of a run."""
+    flags.DEFINE_string("run_dir", None, "Folder of the run.", flag_values=values)
+    flags.DEFINE_enum(
+        "snapshot",
+        None,
+        ["best", "latest"],
+        "best: the weights with the highest evaluation, the default. latest: the newest "
+        "checkpoint.",
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "checkpoint",
+        None,
+        "Number of a checkpoint to take instead of the best weights.",
+        flag_values=values,
+    )
 
 
-@contextlib.contextmanager
-def _interrupt_kept() -> Iterator[None]:
-    """Makes a Ctrl-C inside a KeyboardInterrupt, whatever the code there makes of it.
-
-    A native module that is interrupted when it is imported raises ImportError.
-    """
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield  # ignored, or answered by somebody else
-        return
-    came = False
-
-    def note(number: int, frame: object) -> None:
-        nonlocal came
-        came = True
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield
-    except Exception:
-        if not came:
-            raise
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    if came:
-        raise KeyboardInterrupt
-
-
-def load_tensorflow(threads: int | None = None) -> None:
-    """Imports TensorFlow, bounds its threads and lets a GPU's memory grow as it is needed.
-
-    Parts of TensorFlow log before its log level is read, so the level alone does not help.
-    """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    with _interrupt_kept(), _standard_error_held():
-        import keras  # noqa: F401
-        import tensorflow as tf
-        import tensorflow_probability  # noqa: F401
-
-        if threads is not None:
-            tf.config.threading.set_intra_op_parallelism_threads(threads)
-            tf.config.threading.set_inter_op_parallelism_threads(threads)
-        for gpu in tf.config.list_physical_devices("GPU"):
-            tf.config.experimental.set_memory_growth(gpu, True)
-        tf.constant(0)  # makes the devices, which logs too
+def wants_best(values: flags.FlagValues) -> bool:
+    """Whether the snapshot flags ask for the best weights."""
+    if values.checkpoint is not None and values.snapshot == "best":
+        raise ConfigError("--checkpoint and --snapshot=best exclude each other; give one of them.")
+    return values.checkpoint is None and values.snapshot != "latest"

@@ -9,12 +9,9 @@ import dataclasses
 import difflib
 import json
 import re
-import typing
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from absl import flags
 
 from rainbow_tf.games import GAMES
 
@@ -47,6 +44,8 @@ def _setting(
     }
     return dataclasses.field(default=default, metadata=metadata)
 
+
+_REMOVED = ("pipeline", "replay_ratio")  # settings that old run folders still have
 
 # Agents of their own papers, by the parts of Rainbow that they have.
 _BASELINES: dict[tuple[str, ...], str] = {
@@ -196,12 +195,6 @@ class Config:
         0.4, "First importance exponent beta; it grows to 1 over the run.", minimum=0, maximum=1
     )
 
-    pipeline: bool = _setting(
-        False,
-        "Learn while the worlds play: about 5 % faster on 2 cores. An update then misses the "
-        "newest step, and actions are chosen by weights one update older.",
-    )
-
     # Ape-X: many processes.
     actors: int = _setting(
         0,
@@ -217,12 +210,6 @@ class Config:
     )
     replay_shards: int = _setting(
         1, "Processes that the replay of --actors is shared out to.", minimum=1, may_change=True
-    )
-    replay_ratio: float | None = _setting(
-        None,
-        "Updates per inserted frame that are held with --actors: who is ahead waits. By default "
-        "what --updates_per_step gives; 0 lets actors and learner go at their own pace.",
-        minimum=0,
     )
     rollout_steps: int = _setting(
         16, "Steps of each lane that one of --actors plays before it hands them in.", minimum=1
@@ -331,11 +318,6 @@ class Config:
 
     def _check_actors(self) -> None:
         if self.actors == 0:
-            if self.replay_ratio is not None:
-                raise ConfigError(
-                    f"--replay_ratio={self.replay_ratio:g} is held between --actors and their "
-                    "learner; without actors give --updates_per_step."
-                )
             for name, value, default in (
                 ("address", self.address, None),
                 ("replay_shards", self.replay_shards, 1),
@@ -351,11 +333,6 @@ class Config:
                 f"--actors={self.actors} fill a replay, which --algorithm=a3c has not; leave it "
                 "out and give --num_envs for more of its workers."
             )
-        if self.pipeline:
-            raise ConfigError(
-                f"--pipeline is of one process; leave it out: --actors={self.actors} play while "
-                "the learner learns anyway."
-            )
         if self.replay_shards > self.actors:
             raise ConfigError(
                 f"--replay_shards={self.replay_shards} is more than --actors={self.actors}; a "
@@ -364,11 +341,6 @@ class Config:
 
     def _check_a3c(self) -> None:
         """Switches off what A3C has not, so that nobody else has to ask for the algorithm."""
-        if self.pipeline:
-            raise ConfigError(
-                "--pipeline learns from the replay, which --algorithm=a3c has not; leave it out: "
-                "its threads learn while others play anyway."
-            )
         for name in ("double", "prioritized", "dueling", "distributional", "noisy"):
             object.__setattr__(self, name, False)
 
@@ -429,13 +401,6 @@ class Config:
         return self.algorithm != "a3c"
 
     @property
-    def held_updates_per_step(self) -> float | None:
-        """Updates per agent step that actors and learner hold; None if they run freely."""
-        if self.replay_ratio is None:
-            return self.updates_per_step
-        return self.replay_ratio * self.frames_per_step or None
-
-    @property
     def compressed_replay(self) -> bool:
         """Whether the replay holds its frames compressed."""
         return self.replay_compression == "lz4"
@@ -480,7 +445,12 @@ class Config:
     @classmethod
     def from_json(cls, text: str) -> "Config":
         """The settings that `to_json` wrote."""
-        return cls(**json.loads(text))
+        return cls.from_dict(json.loads(text))
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Config":
+        """The settings by name; those that later versions removed are ignored."""
+        return cls(**{name: value for name, value in values.items() if name not in _REMOVED})
 
 
 def _check_bounds(field: dataclasses.Field, value: Any) -> None:
@@ -496,60 +466,3 @@ def _check_bounds(field: dataclasses.Field, value: Any) -> None:
         raise ConfigError(f"{flag} is too large; it must be at most {bounds['maximum']}.")
     if bounds["above"] is not None and not value > bounds["above"]:
         raise ConfigError(f"{flag} is too small; it must be above {bounds['above']}.")
-
-
-def define_flags(
-    values: flags.FlagValues = flags.FLAGS, names: Collection[str] | None = None
-) -> None:
-    """Defines one absl flag per setting, or for those that are named."""
-    kinds = typing.get_type_hints(Config)
-    for field in dataclasses.fields(Config):
-        if names is not None and field.name not in names:
-            continue
-        kind, *_ = typing.get_args(kinds[field.name]) or (kinds[field.name],)
-        default: Any = field.default
-        help_text, choices = field.metadata["help"], field.metadata["choices"]
-        if kind is bool:
-            flags.DEFINE_bool(field.name, default, help_text, flag_values=values)
-        elif kind is int:
-            flags.DEFINE_integer(field.name, default, help_text, flag_values=values)
-        elif kind is float:
-            flags.DEFINE_float(field.name, default, help_text, flag_values=values)
-        elif choices is not None:
-            flags.DEFINE_enum(field.name, default, list(choices), help_text, flag_values=values)
-        else:
-            flags.DEFINE_string(field.name, default, help_text, flag_values=values)
-
-
-def from_flags(values: flags.FlagValues = flags.FLAGS) -> Config:
-    """The settings that the parsed flags give."""
-    settings: dict[str, Any] = {
-        field.name: values[field.name].value for field in dataclasses.fields(Config)
-    }
-    return Config(**settings)
-
-
-def define_snapshot_flags(values: flags.FlagValues = flags.FLAGS) -> None:
-    """Defines the flags by which a command chooses the weights of a run."""
-    flags.DEFINE_string("run_dir", None, "Folder of the run.", flag_values=values)
-    flags.DEFINE_enum(
-        "snapshot",
-        None,
-        ["best", "latest"],
-        "best: the weights with the highest evaluation, the default. latest: the newest "
-        "checkpoint.",
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
-        "checkpoint",
-        None,
-        "Number of a checkpoint to take instead of the best weights.",
-        flag_values=values,
-    )
-
-
-def wants_best(values: flags.FlagValues) -> bool:
-    """Whether the snapshot flags ask for the best weights."""
-    if values.checkpoint is not None and values.snapshot == "best":
-        raise ConfigError("--checkpoint and --snapshot=best exclude each other; give one of them.")
-    return values.checkpoint is None and values.snapshot != "latest"

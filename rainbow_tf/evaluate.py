@@ -10,24 +10,24 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import flags
 from tqdm import tqdm
 
-from rainbow_tf import config as config_module
-from rainbow_tf.command import errors_as_sentences, load_tensorflow, run_command
-from rainbow_tf.config import Config, ConfigError, define_snapshot_flags, wants_best
+from rainbow_tf.command import Command, define_snapshot_flags, wants_best
+from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.environments.base import World, make_world
+from rainbow_tf.evaluation.episodes import JudgedEpisode, JudgedGames, play_episodes
+from rainbow_tf.evaluation.statistics import protocol_name, score_summary
+from rainbow_tf.process import load_tensorflow
 from rainbow_tf.runs.folder import read_config
 from rainbow_tf.runs.store import write_atomically
+from rainbow_tf.scoring.normalise import human_normalised
 from rainbow_tf.starts import file as starts_module
 from rainbow_tf.starts.environment import StartWorld
 from rainbow_tf.starts.file import StartFile
-
-if TYPE_CHECKING:
-    from rainbow_tf.evaluation.episodes import JudgedEpisode
 
 _COLUMNS = ("episode", "score", "length", "start", "value_mean", "return_mean", "outside_support")
 
@@ -42,14 +42,6 @@ class Setting(NamedTuple):
     about: dict[str, Any]  # what else the summary says of the starts
 
 
-def main(arguments: list[str]) -> None:
-    """Checks the flags, then evaluates; what a user can mend ends in one sentence."""
-    with errors_as_sentences("interrupted; nothing was written."):
-        if len(arguments) > 1:
-            raise ConfigError(f"'{arguments[1]}' is not a flag; give --run_dir.")
-        run(flags.FLAGS)
-
-
 def run(values: flags.FlagValues) -> None:
     """Plays the episodes, writes their scores, and prints a summary."""
     config = _config(values)
@@ -57,7 +49,6 @@ def run(values: flags.FlagValues) -> None:
     start_file = _read_starts(values, config)
     # TensorFlow takes seconds to load: flags are checked before it.
     load_tensorflow(config.tensorflow_threads)
-    from rainbow_tf.evaluation.episodes import JudgedGames, play_episodes
     from rainbow_tf.runs.weights import load_actor
 
     num_envs = min(values.num_envs, values.episodes)
@@ -132,8 +123,6 @@ def _setting(
 ) -> Setting:
     # Lost lives as in training: values speak of returns that end there. Games go on all the same.
     if start_file is None:
-        from rainbow_tf.training.metrics import protocol_name
-
         world = make_world(config, num_envs=num_envs, seed=values.seed, training=True)
         start = "noop" if config.game is not None else "reset"
         about = {"noop_max": config.noop_max} if config.game is not None else {}
@@ -153,8 +142,8 @@ def _setting(
 
 
 def _shown(
-    finished: Iterable[tuple[int, "JudgedEpisode"]], total: int, games: Any
-) -> Iterator[tuple[int, "JudgedEpisode"]]:
+    finished: Iterable[tuple[int, JudgedEpisode]], total: int, games: Any
+) -> Iterator[tuple[int, JudgedEpisode]]:
     """The same episodes, with a bar."""
     is_person = sys.stderr.isatty()
     scores = []
@@ -169,38 +158,17 @@ def _shown(
             yield number, episode
 
 
-def score_summary(episodes: Sequence["JudgedEpisode"]) -> dict[str, Any]:
-    """Mean, median and standard error of the scores, and the means of the value check."""
-    from rainbow_tf.evaluation.episodes import outside_support
-
-    scores = np.array([episode.score for episode in episodes])
-    return {
-        "episodes": len(scores),
-        "score_mean": float(scores.mean()),
-        "score_median": float(np.median(scores)),
-        "score_stderr": float(scores.std(ddof=1) / len(scores) ** 0.5) if len(scores) > 1 else None,
-        "score_min": float(scores.min()),
-        "score_max": float(scores.max()),
-        "length_mean": float(np.mean([episode.length for episode in episodes])),
-        "value_mean": float(np.mean([episode.value_mean for episode in episodes])),
-        "return_mean": float(np.mean([episode.return_mean for episode in episodes])),
-        "outside_support": outside_support(episodes),
-    }
-
-
 def _normalised(
-    config: Config, setting: Setting, episodes: Sequence["JudgedEpisode"]
+    config: Config, setting: Setting, episodes: Sequence[JudgedEpisode]
 ) -> float | None:
     """Percent of a person's score; there is none for starts that no person recorded."""
-    from rainbow_tf.scoring.normalise import human_normalised
-
     if config.game is None or setting.origin in ("policy", "random"):
         return None
     mean = float(np.mean([episode.score for episode in episodes]))
     return human_normalised(config.game, mean, "noop" if setting.origin is None else "human")
 
 
-def _rows(episodes: Sequence["JudgedEpisode"], starts: Sequence[str]) -> str:
+def _rows(episodes: Sequence[JudgedEpisode], starts: Sequence[str]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -247,7 +215,7 @@ def _table(summary: dict[str, Any]) -> str:
     return "\n".join(f"  {name:<{width}}  {value}" for name, value in rows.items())
 
 
-def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of this command."""
     define_snapshot_flags(values)
     flags.DEFINE_enum(
@@ -284,7 +252,13 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     )
 
 
+COMMAND = Command(
+    about=str(__doc__),
+    define_flags=define_flags,
+    run=run,
+    example="give --run_dir",
+    interrupted="interrupted; nothing was written.",
+)
+
 if __name__ == "__main__":
-    define_flags()
-    flags.adopt_module_key_flags(config_module)
-    run_command(main)
+    COMMAND.main()

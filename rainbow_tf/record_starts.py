@@ -13,9 +13,9 @@ import numpy as np
 from absl import flags
 from tqdm import tqdm
 
-from rainbow_tf import config as config_module
-from rainbow_tf.command import errors_as_sentences, load_tensorflow, run_command
-from rainbow_tf.config import Config, ConfigError, define_snapshot_flags, wants_best
+from rainbow_tf.command import Command, define_snapshot_flags, wants_best
+from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.process import load_tensorflow
 from rainbow_tf.runs.folder import read_config
 from rainbow_tf.runs.store import write_atomically
 from rainbow_tf.starts import file as starts
@@ -25,14 +25,6 @@ if TYPE_CHECKING:
     from rainbow_tf.starts.keyboard import Keyboard
 
 _FRAMES_PER_SECOND = 60
-
-
-def main(arguments: list[str]) -> None:
-    """Checks the flags, then records; what a user can mend ends in one sentence."""
-    with errors_as_sentences("interrupted; whole trajectories are kept, give the command again."):
-        if len(arguments) > 1:
-            raise ConfigError(f"'{arguments[1]}' is not a flag; give --game and --output.")
-        run(flags.FLAGS)
 
 
 def run(values: flags.FlagValues) -> None:
@@ -237,7 +229,7 @@ def _human_game(
                 return recording.trajectory("human")
 
 
-def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of this command."""
     flags.DEFINE_string(
         "game",
@@ -293,7 +285,13 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     )
 
 
+COMMAND = Command(
+    about=str(__doc__),
+    define_flags=define_flags,
+    run=run,
+    example="give --game and --output",
+    interrupted="interrupted; complete trajectories are kept, rerun the command to resume.",
+)
+
 if __name__ == "__main__":
-    define_flags()
-    flags.adopt_module_key_flags(config_module)
-    run_command(main)
+    COMMAND.main()

@@ -5,7 +5,7 @@ from pathlib import Path
 from absl import flags
 
 from rainbow_tf import __version__
-from rainbow_tf.command import errors_as_sentences, run_command
+from rainbow_tf.command import Command
 from rainbow_tf.config import ConfigError
 from rainbow_tf.reporting import chapters
 from rainbow_tf.reporting.page import Page
@@ -13,7 +13,7 @@ from rainbow_tf.scoring import normalise, study
 from rainbow_tf.scoring.runs import Run, read_runs
 
 
-def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of a report."""
     flags.DEFINE_string(
         "runs", None, "Folder to look for run folders in, at any depth.", flag_values=values
@@ -35,18 +35,14 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     )
 
 
-def main(arguments: list[str]) -> None:
-    """Writes the report; what a user can mend ends in one sentence."""
-    values = flags.FLAGS
-    with errors_as_sentences("interrupted; the report is not whole."):
-        if len(arguments) > 1:
-            raise ConfigError(f"'{arguments[1]}' is not a flag; settings look like --runs=runs/.")
-        path = write_report(
-            runs=None if values.runs is None else Path(values.runs),
-            out=Path(values.out),
-            published=values.published,
-            is_mixed=values.mixed,
-        )
+def run(values: flags.FlagValues) -> None:
+    """Writes the report."""
+    path = write_report(
+        runs=None if values.runs is None else Path(values.runs),
+        out=Path(values.out),
+        published=values.published,
+        is_mixed=values.mixed,
+    )
     print(f"The report is in {path}.")
 
 
@@ -117,6 +113,13 @@ def _title(runs: list[Run], published: str | None) -> tuple[str, str]:
     return f"Rainbow on {games}", f"{lead}{'s' if len(agents) > 1 else ''}."
 
 
+COMMAND = Command(
+    about=str(__doc__),
+    define_flags=define_flags,
+    run=run,
+    example="settings look like --runs=runs/",
+    interrupted="interrupted; the report is incomplete.",
+)
+
 if __name__ == "__main__":
-    define_flags()
-    run_command(main)
+    COMMAND.main()

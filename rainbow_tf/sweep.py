@@ -1,6 +1,8 @@
 """Trains many agents on many games, on Ray: python -m rainbow_tf.sweep --games=qbert,pong."""
 
 import contextlib
+import difflib
+import fnmatch
 import importlib.util
 import shlex
 import signal
@@ -11,16 +13,17 @@ from pathlib import Path
 from absl import flags
 
 import rainbow_tf.flags as presets
-from rainbow_tf import config as config_module
-from rainbow_tf.command import StopSignals, errors_as_sentences, load_tensorflow, run_command
+from rainbow_tf.command import Command, define_settings, settings
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.distributed.cluster import connect
 from rainbow_tf.distributed.sweep import cells as cells_module
 from rainbow_tf.distributed.sweep.cells import OUTPUT, Cell
 from rainbow_tf.distributed.sweep.scheduler import Job, RayPool, Scheduler, Status, check_room
 from rainbow_tf.distributed.sweep.views import PlainLines, summary
+from rainbow_tf.games import GAMES
+from rainbow_tf.process import StopSignals, load_tensorflow
+from rainbow_tf.scoring.normalise import published
 
-FLAGS = flags.FLAGS
 _OBJECT_BYTES = 100_000_000  # cells send sentences, nothing large
 _MOST_FAILED = 20
 # Every cell has its own, or the sweep has one for all; a cell is one process, without actors.
@@ -36,37 +39,32 @@ _NOT_SHARED = (
 )
 
 
-def main(arguments: list[str]) -> None:
-    """Checks every cell, then trains those that are not finished; bad input ends in a sentence."""
-    with errors_as_sentences("ended at once; give the same command again to go on."):
-        if len(arguments) > 1:
-            raise ConfigError(
-                f"'{arguments[1]}' is not a flag; settings look like --games=qbert,pong."
-            )
-        cells = _cells()
-        if FLAGS.dry_run:
-            _dry_run(cells)
-            return
-        jobs = _train(cells)
+def run(values: flags.FlagValues) -> None:
+    """Checks every run, then trains those that are not finished."""
+    cells = _cells(values)
+    if values.dry_run:
+        _dry_run(values, cells)
+        return
+    jobs = _train(values, cells)
     if any(job.status is Status.FAILED for job in jobs):
         sys.exit(1)
 
 
-def _cells() -> list[Cell]:
+def _cells(values: flags.FlagValues) -> list[Cell]:
     for flag, least in (("cpus_per_run", 1), ("gpus_per_run", 0), ("max_retries", 0)):
-        value = FLAGS[flag].value
+        value = values[flag].value
         if value is not None and value < least:
             raise ConfigError(f"--{flag}={value} is too small; it must be at least {least}.")
     return cells_module.make_cells(
-        world_flags=cells_module.worlds(FLAGS.games),
-        agent_names=cells_module.agents(FLAGS.presets),
-        seed_numbers=cells_module.seeds(FLAGS.seeds),
+        world_flags=worlds(values.games),
+        agent_names=agents(values.presets),
+        seed_numbers=seeds(values.seeds),
         arguments=[
-            *(f"--preset={name}" for name in FLAGS.preset),
-            *(FLAGS[name].serialize() for name in _shared_names() if FLAGS[name].present),
+            *(f"--preset={name}" for name in values.preset),
+            *(values[name].serialize() for name in _shared_names() if values[name].present),
         ],
-        out=Path(FLAGS.out),
-        cpus=FLAGS.cpus_per_run,
+        out=Path(values.out),
+        cpus=values.cpus_per_run,
         parse=parse,
     )
 
@@ -74,32 +72,89 @@ def _cells() -> list[Cell]:
 def parse(arguments: Sequence[str]) -> Config:
     """The settings that a command line of rainbow_tf.main would give."""
     values = flags.FlagValues()
-    config_module.define_flags(values)
+    define_settings(values)
     values(presets.expand(["rainbow_tf.main", *arguments]))
-    return config_module.from_flags(values)
+    return settings(values)
 
 
-def _train(cells: Sequence[Cell]) -> list[Job]:
-    pool = _connect()
-    cells = cells_module.with_gpus(cells, pool.nodes(), FLAGS.gpus_per_run)
-    check_room(cells, pool.nodes(), is_local=FLAGS.address is None)
+def worlds(names: str) -> list[str]:
+    """The flags of the worlds that --games names, each once."""
+    flags: list[str] = []
+    for name in _parts(names, "--games", "such as --games=qbert,pong or --games=all"):
+        if name == "all":
+            flags += [f"--game={game}" for game in GAMES]
+        elif name == "atari26":
+            scores, *_ = published("atari100k", "noop").values()
+            flags += [f"--game={game}" for game in scores]
+        elif name in GAMES:
+            flags.append(f"--game={name}")
+        elif name != name.lower() or "/" in name or "-" in name:
+            flags.append(f"--environment={name}")
+        else:
+            close = difflib.get_close_matches(name, ["all", "atari26", *GAMES], n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(GAMES)}."
+            raise ConfigError(
+                f"--games has {name}, which is not one of the 57 games, all, atari26 or a "
+                f"Gymnasium id; {hint}"
+            )
+    return list(dict.fromkeys(flags))
+
+
+def agents(patterns: str) -> list[str]:
+    """Names of the presets that --presets matches, each once."""
+    names: list[str] = []
+    for pattern in _parts(patterns, "--presets", "such as --presets=rainbow,ablations/*"):
+        found = presets.names(pattern)
+        if not found:
+            close = difflib.get_close_matches(pattern, presets.names(), n=1)
+            close = close or fnmatch.filter(presets.names(), f"*/{pattern}")
+            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(presets.names())}."
+            raise ConfigError(f"--presets has {pattern}, which matches no preset; {hint}")
+        names += found
+    return list(dict.fromkeys(names))
+
+
+def seeds(text: str) -> list[int]:
+    """Seeds 1 to N of a number N, or those of a list with commas."""
+    parts = _parts(text, "--seeds", "such as --seeds=5 for 1 to 5, or --seeds=3,7")
+    if not all(part.isdecimal() for part in parts) or parts == ["0"]:
+        raise ConfigError(
+            f"--seeds={text} cannot be used; give a number, such as --seeds=5 for 1 to 5, or a "
+            "list, such as --seeds=3,7."
+        )
+    numbers = list(map(int, parts))
+    return list(dict.fromkeys(numbers)) if "," in text else list(range(1, numbers[0] + 1))
+
+
+def _parts(text: str | None, flag: str, example: str) -> list[str]:
+    parts = [part.strip() for part in (text or "").split(",") if part.strip()]
+    if not parts:
+        raise ConfigError(f"{flag} names nothing; give it, {example}.")
+    return parts
+
+
+def _train(values: flags.FlagValues, cells: Sequence[Cell]) -> list[Job]:
+    pool = _connect(values)
+    cells = cells_module.with_gpus(cells, pool.nodes(), values.gpus_per_run)
+    check_room(cells, pool.nodes(), is_local=values.address is None)
     stop = StopSignals(second=signal.default_int_handler)
+    stop.install()
     with _view() as view:
         scheduler = Scheduler(
             cells=cells,
             pool=pool,
             view=view,
-            max_retries=FLAGS.max_retries,
-            may_grow=FLAGS.address is not None,
+            max_retries=values.max_retries,
+            may_grow=values.address is not None,
             is_stopping=lambda: stop.requested,
         )
         scheduler.run()
-    _say_the_end(scheduler.jobs)
+    _say_the_end(scheduler.jobs, out=values.out)
     return scheduler.jobs
 
 
-def _connect() -> RayPool:
-    return RayPool(connect(FLAGS.address, wanted_by="A sweep", object_bytes=_OBJECT_BYTES))
+def _connect(values: flags.FlagValues) -> RayPool:
+    return RayPool(connect(values.address, wanted_by="A sweep", object_bytes=_OBJECT_BYTES))
 
 
 def _view() -> contextlib.AbstractContextManager:
@@ -110,7 +165,7 @@ def _view() -> contextlib.AbstractContextManager:
     return contextlib.nullcontext(PlainLines())
 
 
-def _say_the_end(jobs: Sequence[Job]) -> None:
+def _say_the_end(jobs: Sequence[Job], *, out: str) -> None:
     print(summary(jobs))
     failed = [job for job in jobs if job.status is Status.FAILED]
     for job in failed[:_MOST_FAILED]:
@@ -122,21 +177,21 @@ def _say_the_end(jobs: Sequence[Job]) -> None:
         print("Stopped. To go on:")
         print(f"  python -m rainbow_tf.sweep {shlex.join(sys.argv[1:])}")
     if any(job.status is Status.DONE for job in jobs):
-        runs = shlex.quote(f"--runs={FLAGS.out}")
+        runs = shlex.quote(f"--runs={out}")
         print("Tables and figures of what is there:")
         print(f"  python -m rainbow_tf.report {runs} --out=report/")
 
 
-def _dry_run(cells: Sequence[Cell]) -> None:
+def _dry_run(values: flags.FlagValues, cells: Sequence[Cell]) -> None:
     """Says what the sweep would take, and starts nothing."""
     # After the checks, because TensorFlow takes seconds to load.
     load_tensorflow(cells[0].config.threads)
     from rainbow_tf.distributed.sweep import forecast
 
-    nodes = [forecast.this_machine()] if FLAGS.address is None else _connect().nodes()
-    cells = cells_module.with_gpus(cells, nodes, FLAGS.gpus_per_run)
+    nodes = [forecast.this_machine()] if values.address is None else _connect(values).nodes()
+    cells = cells_module.with_gpus(cells, nodes, values.gpus_per_run)
     print(forecast.describe_cells(cells))
-    where = "this machine" if FLAGS.address is None else f"the cluster at {FLAGS.address}"
+    where = "this machine" if values.address is None else f"the cluster at {values.address}"
     print(forecast.forecast(cells, nodes, where=where))
 
 
@@ -144,55 +199,78 @@ def _shared_names() -> list[str]:
     return [name for name in Config.__dataclass_fields__ if name not in _NOT_SHARED]
 
 
-def define_flags() -> None:
+def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of a sweep, and those of training that all its cells share."""
     flags.DEFINE_string(
         "games",
         None,
         "What is played: all (57 Atari games), atari26 (those of Atari 100K), or names with "
         "commas; a Gymnasium id such as MinAtar/Breakout-v1 is one too.",
+        flag_values=values,
     )
     flags.DEFINE_string(
         "presets",
         "rainbow",
         "Agents, by their presets with commas; ablations/* and baselines/* are all of a kind.",
+        flag_values=values,
     )
-    flags.DEFINE_string("seeds", "1", "How many seeds from 1 on, or a list such as 3,7 or 7,.")
     flags.DEFINE_string(
-        "out", "runs", "Folder of all runs: OUT/<world>/<agent>/seed_<k>, seen by every machine."
+        "seeds", "1", "How many seeds from 1 on, or a list such as 3,7 or 7,.", flag_values=values
+    )
+    flags.DEFINE_string(
+        "out",
+        "runs",
+        "Folder of all runs: OUT/<world>/<agent>/seed_<k>, seen by every machine.",
+        flag_values=values,
     )
     flags.DEFINE_multi_string(
         "preset",
         [],
         "A preset for every agent, such as minatar. Several can be given; they win over those of "
         "--presets, and flags win over all of them.",
+        flag_values=values,
     )
     flags.DEFINE_string(
         "address",
         None,
         "A Ray cluster that runs, such as auto on one of its machines; by default Ray is started "
         "on this machine, for this sweep only.",
+        flag_values=values,
     )
     flags.DEFINE_integer(
-        "cpus_per_run", None, "CPUs of a cell; by default 2 for Atari and 1 elsewhere."
+        "cpus_per_run",
+        None,
+        "CPUs of a cell; by default 2 for Atari and 1 elsewhere.",
+        flag_values=values,
     )
     flags.DEFINE_float(
         "gpus_per_run",
         None,
         "GPUs of a cell, such as 0.5; by default 1 for Atari where there are any, and 0 elsewhere.",
+        flag_values=values,
     )
     flags.DEFINE_integer(
         "max_retries",
         3,
         "How often a cell that was lost is tried again without a new checkpoint in between.",
+        flag_values=values,
     )
     flags.DEFINE_bool(
-        "dry_run", False, "Say what the sweep would take in memory, disk and hours, and end."
+        "dry_run",
+        False,
+        "Say what the sweep would take in memory, disk and hours, and end.",
+        flag_values=values,
     )
-    config_module.define_flags(names=_shared_names())
-    flags.adopt_module_key_flags(config_module)
+    define_settings(values, names=_shared_names())
 
+
+COMMAND = Command(
+    about=str(__doc__),
+    define_flags=define_flags,
+    run=run,
+    example="settings look like --games=qbert,pong",
+    interrupted="stopped at once; rerun the command to resume.",
+)
 
 if __name__ == "__main__":
-    define_flags()
-    run_command(main)
+    COMMAND.main()

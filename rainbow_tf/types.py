@@ -1,9 +1,10 @@
-"""What travels between the rooms: named fields, shapes in comments.
+"""What travels between modules, with shapes in comments, and the protocols between them.
 
 Letters in shapes: E lanes, B batch, A actions, N atoms, S stacked frames.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -28,8 +29,7 @@ class StepOutput(NamedTuple):
     observation: np.ndarray  # [E, S, *frame], newest frame last, zeros before the episode
     reward: np.ndarray  # [E] float32, as the game gives it
     terminal: np.ndarray  # [E] bool, cuts the bootstrap: game over or life lost
-    truncated: np.ndarray  # [E] bool, the frame cap: the bootstrap stays
-    episode_over: np.ndarray  # [E] bool, a reset follows
+    episode_over: np.ndarray  # [E] bool, a reset follows; without `terminal` at the frame cap
     is_first: np.ndarray  # [E] bool, the first observation of an episode
 
 
@@ -78,3 +78,74 @@ class Tick(NamedTuple):
     results: list[UpdateResult]  # of the updates that were made
     epsilon: float
     beta: float
+
+
+class Decision(NamedTuple):
+    """Actions and value estimates for E observations; exploration changes only the actions."""
+
+    actions: np.ndarray  # [E] int32
+    values: np.ndarray  # [E, A] mean returns, or the probabilities of a stochastic policy
+    state_values: np.ndarray  # [E]
+    probs: np.ndarray | None  # [E, A, N] of the return distributions; None without a support
+
+
+class Policy(Protocol):
+    """Chooses actions for E observations [E, S, *frame], whatever the algorithm."""
+
+    rng: np.random.Generator
+
+    def act(self, observation: np.ndarray, epsilon: float = 0.0) -> np.ndarray:
+        """Actions [E] int32; each is random with probability epsilon."""
+
+    def decide(self, observation: np.ndarray, epsilon: float = 0.0) -> Decision:
+        """The actions of `act`, and the estimates that they were chosen by."""
+
+
+class Restorable(Protocol):
+    """A replay buffer, or a part of one, as a checkpoint saves it: a state and chunks of steps."""
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What a checkpoint keeps besides the chunks."""
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Restores what `state` returned."""
+
+    def written_chunks(self) -> Iterable[int]:
+        """Chunks that hold steps."""
+
+    def changed_chunks(self) -> Iterable[int]:
+        """Chunks that were written since `forget_changes`."""
+
+    def chunk(self, number: int) -> dict[str, np.ndarray]:
+        """The steps of a chunk."""
+
+    def restore_chunk(self, number: int, steps: dict[str, np.ndarray]) -> None:
+        """Restores what `chunk` returned."""
+
+    def forget_changes(self) -> None:
+        """Marks all chunks as saved."""
+
+
+class ReplayLike(Restorable, Protocol):
+    """A replay buffer, here or in other processes."""
+
+    @property
+    def num_sampleable(self) -> int:
+        """Transitions that can be sampled now."""
+
+    @property
+    def fill(self) -> float:
+        """Share of the slots that hold a frame."""
+
+    @property
+    def max_priority(self) -> float:
+        """The largest error seen so far."""
+
+    def sample(self, importance_exponent: float) -> tuple[np.ndarray, Batch]:
+        """Ids and transitions of a batch."""
+
+    def update_priorities(self, ids: np.ndarray, errors: np.ndarray) -> None:
+        """Makes the errors the priorities of these transitions."""
+
+    def priorities(self, ids: np.ndarray) -> np.ndarray:
+        """Priorities of these transitions."""

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from absl import flags
 from tqdm import tqdm
 
-from rainbow_tf import config as config_module
-from rainbow_tf.command import errors_as_sentences, load_tensorflow, run_command
-from rainbow_tf.config import ConfigError, define_snapshot_flags, wants_best
+from rainbow_tf.command import Command, define_snapshot_flags, wants_best
+from rainbow_tf.config import ConfigError
 from rainbow_tf.environments.base import make_world
+from rainbow_tf.process import load_tensorflow
 from rainbow_tf.runs.folder import read_config
 from rainbow_tf.video.encoder import LARGE, SMALL, check_video, frames_per_second, video
 
@@ -23,14 +23,6 @@ if TYPE_CHECKING:
     from rainbow_tf.video.panel import Scene
 
 _SECONDS, _GIF_SECONDS = 120.0, 20.0
-
-
-def main(arguments: list[str]) -> None:
-    """Checks the flags, then films; what a user can mend ends in one sentence."""
-    with errors_as_sentences("interrupted; no video was written."):
-        if len(arguments) > 1:
-            raise ConfigError(f"'{arguments[1]}' is not a flag; give --run_dir and --out.")
-        run(flags.FLAGS)
 
 
 def run(values: flags.FlagValues) -> None:
@@ -84,7 +76,7 @@ def _shown(scenes: Iterable["Scene"]) -> Iterator["Scene"]:
             yield scene
 
 
-def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of this command."""
     define_snapshot_flags(values)
     flags.DEFINE_string("out", None, "Video to write: an .mp4 or .gif file.", flag_values=values)
@@ -108,7 +100,13 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     flags.DEFINE_integer("seed", 1, "Seed of the games.", lower_bound=0, flag_values=values)
 
 
+COMMAND = Command(
+    about=str(__doc__),
+    define_flags=define_flags,
+    run=run,
+    example="give --run_dir and --out",
+    interrupted="interrupted; no video was written.",
+)
+
 if __name__ == "__main__":
-    define_flags()
-    flags.adopt_module_key_flags(config_module)
-    run_command(main)
+    COMMAND.main()

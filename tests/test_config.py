@@ -1,12 +1,15 @@
 import ast
 import dataclasses
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from absl import flags
 
 import rainbow_tf
+from rainbow_tf.command import define_settings, settings
 from rainbow_tf.config import Config, ConfigError
 
 PACKAGE = Path(rainbow_tf.__file__).parent
@@ -172,15 +175,16 @@ def test_every_setting_is_read_and_explained():
 
 
 def test_one_flag_per_setting_parses_to_the_same_config():
-    code = (
-        "from absl import flags\n"
-        "from rainbow_tf import config\n"
-        "config.define_flags()\n"
-        "flags.FLAGS(['x', '--game=pong', '--nodouble', '--frames=1_000_000', '--v_min=0'])\n"
-        "expected = config.Config(game='pong', double=False, frames=1_000_000, v_min=0.0)\n"
-        "assert config.from_flags() == expected, config.from_flags()\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    values = flags.FlagValues()
+    define_settings(values)
+    values(["x", "--game=pong", "--nodouble", "--frames=1_000_000", "--v_min=0"])
+    expected = Config(game="pong", double=False, frames=1_000_000, v_min=0.0)
+    assert settings(values) == expected
+
+
+def test_settings_that_were_removed_are_ignored_in_old_folders():
+    old = {**dataclasses.asdict(Config(game="pong")), "pipeline": False, "replay_ratio": None}
+    assert Config.from_json(json.dumps(old)) == Config(game="pong")
 
 
 def test_settings_do_not_load_tensorflow():

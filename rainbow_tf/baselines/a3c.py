@@ -19,13 +19,21 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from rainbow_tf.agent.actor import Judgement
 from rainbow_tf.agent.learner import DivergedError, make_optimizer
 from rainbow_tf.agent.networks import Network, make_network
 from rainbow_tf.agent.schedules import linear
 from rainbow_tf.config import Config
 from rainbow_tf.environments.base import EpisodeTracker, World, make_world
-from rainbow_tf.types import BEGINNING, Batch, Counters, Episode, Tick, UpdateResult, WorldSpec
+from rainbow_tf.types import (
+    BEGINNING,
+    Batch,
+    Counters,
+    Decision,
+    Episode,
+    Tick,
+    UpdateResult,
+    WorldSpec,
+)
 
 tfd = tfp.distributions
 
@@ -88,28 +96,21 @@ class PolicyActor:
 
     def __init__(self, *, network: Network, rng: np.random.Generator):
         self.rng = rng
-        self._judge = tf.function(network, jit_compile=True, autograph=False)
+        self._forward = tf.function(network, jit_compile=True, autograph=False)
 
     def act(self, observation: np.ndarray, epsilon: float = 0.0) -> np.ndarray:
         """Actions [E] for observations [E, S, *frame]; each is uniform with chance epsilon."""
-        return self.act_and_value(observation, epsilon)[0]
+        return self.decide(observation, epsilon).actions
 
-    def act_and_value(
-        self, observation: np.ndarray, epsilon: float = 0.0
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Actions as of `act`, and the return [E] that the policy expects."""
-        judgement = self.judge(observation, epsilon)
-        return judgement.actions, judgement.state_values
-
-    def judge(self, observation: np.ndarray, epsilon: float = 0.0) -> Judgement:
-        """Actions as of `act`, with the probabilities that they were drawn by."""
-        logits, state_values = self._judge(tf.convert_to_tensor(observation))
+    def decide(self, observation: np.ndarray, epsilon: float = 0.0) -> Decision:
+        """The actions of `act`, and the probabilities that they were drawn by."""
+        logits, state_values = self._forward(tf.convert_to_tensor(observation))
         logits = logits.numpy()
         if epsilon > 0:
             logits[self.rng.random(len(logits)) < epsilon] = 0
         probs = np.exp(logits - logits.max(axis=1, keepdims=True))
         probs /= probs.sum(axis=1, keepdims=True)
-        return Judgement(sample(logits, self.rng), probs, state_values.numpy(), probs=None)
+        return Decision(sample(logits, self.rng), probs, state_values.numpy(), probs=None)
 
 
 class SharedLearner:

@@ -58,22 +58,16 @@ class AtariWorld:
             observation=observation,
             reward=np.zeros(num_envs, np.float32),
             terminal=np.zeros(num_envs, bool),
-            truncated=np.zeros(num_envs, bool),
             episode_over=self._episode_over,
             is_first=np.ones(num_envs, bool),
         )
 
-    def send(self, actions: np.ndarray) -> None:
-        """Starts a step: holds each lane's action for `action_repeat` frames."""
-        self._env.send(actions.astype(np.int64))
+    def step(self, actions: np.ndarray) -> StepOutput:
+        """Holds each lane's action for `action_repeat` frames; a lane that was over restarts."""
+        actions = actions.astype(np.int64)
+        observation, reward, game_over, cut, info = self._env.step(actions)
         if self._screens is not None:
-            self._screens.send(actions.astype(np.int64))
-
-    def receive(self) -> StepOutput:
-        """Waits for the step; a lane that was over has restarted."""
-        observation, reward, game_over, cut, info = self._env.recv()
-        if self._screens is not None:
-            self._screen = self._screens.recv()[0][0, -1]
+            self._screen = self._screens.step(actions)[0][0, -1]
         is_first, self._episode_over = self._episode_over, game_over | cut
         terminal = game_over
         if self._life_loss_is_terminal:
@@ -84,15 +78,9 @@ class AtariWorld:
             observation=observation,
             reward=reward.astype(np.float32),
             terminal=terminal,
-            truncated=cut & ~terminal,
             episode_over=self._episode_over,
             is_first=is_first,
         )
-
-    def step(self, actions: np.ndarray) -> StepOutput:
-        """Sends and receives."""
-        self.send(actions)
-        return self.receive()
 
     def screen(self) -> np.ndarray:
         """The first lane's screen [210, 160, 3], the larger of its last two frames."""

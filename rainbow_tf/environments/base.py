@@ -21,12 +21,6 @@ class World(Protocol):
     def step(self, actions: np.ndarray) -> StepOutput:
         """Plays one action per lane, [E] int; a lane whose episode is over restarts instead."""
 
-    def send(self, actions: np.ndarray) -> None:
-        """Starts a step, which may go on while the caller does something else."""
-
-    def receive(self) -> StepOutput:
-        """Waits for the step that was sent."""
-
     def screen(self) -> np.ndarray:
         """The first lane as a person sees it, [H, W, 3] uint8, of worlds made with `screens`."""
 

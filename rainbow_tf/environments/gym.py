@@ -69,32 +69,22 @@ class GymWorld:
             observation=self._observe(frame, is_first),
             reward=np.zeros(num_envs, np.float32),
             terminal=np.zeros(num_envs, bool),
-            truncated=np.zeros(num_envs, bool),
-            episode_over=self._episode_over,
-            is_first=is_first,
-        )
-
-    def send(self, actions: np.ndarray) -> None:
-        """Takes the actions of a step, which `receive` plays."""
-        self._actions = actions + self._first_action
-
-    def receive(self) -> StepOutput:
-        """Steps every lane once; a lane that was over restarts."""
-        frame, reward, terminated, truncated, _ = self._env.step(self._actions)
-        is_first, self._episode_over = self._episode_over, terminated | truncated
-        return StepOutput(
-            observation=self._observe(frame, is_first),
-            reward=reward.astype(np.float32),
-            terminal=terminated,
-            truncated=truncated & ~terminated,
             episode_over=self._episode_over,
             is_first=is_first,
         )
 
     def step(self, actions: np.ndarray) -> StepOutput:
-        """Sends and receives."""
-        self.send(actions)
-        return self.receive()
+        """Steps every lane once; a lane that was over restarts."""
+        actions = actions + self._first_action
+        frame, reward, terminated, truncated, _ = self._env.step(actions)
+        is_first, self._episode_over = self._episode_over, terminated | truncated
+        return StepOutput(
+            observation=self._observe(frame, is_first),
+            reward=reward.astype(np.float32),
+            terminal=terminated,
+            episode_over=self._episode_over,
+            is_first=is_first,
+        )
 
     def screen(self) -> np.ndarray:
         """The first lane as its environment draws it."""

@@ -5,10 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rainbow_tf.agent.actor import Actor
-from rainbow_tf.baselines.a3c import PolicyActor
 from rainbow_tf.config import Config
 from rainbow_tf.environments.base import World
+from rainbow_tf.types import Policy
 
 
 class JudgedEpisode(NamedTuple):
@@ -63,8 +62,8 @@ class _Lane:
 class JudgedGames:
     """E lanes under way; returns end where the world says `terminal`."""
 
-    def __init__(self, actor: Actor | PolicyActor, world: World, *, config: Config):
-        self._actor = actor
+    def __init__(self, policy: Policy, world: World, *, config: Config):
+        self._policy = policy
         self._world = world
         self._config = config
         self.steps = 0  # agent steps of all lanes
@@ -73,7 +72,8 @@ class JudgedGames:
         self._actions, self._values = self._judge(output.observation)
 
     def _judge(self, observation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self._actor.act_and_value(observation, self._config.eval_epsilon)
+        decision = self._policy.decide(observation, self._config.eval_epsilon)
+        return decision.actions, decision.state_values
 
     def step(self) -> list[tuple[int, JudgedEpisode]]:
         """Plays one step; gives the lanes whose episodes it finished, with these episodes."""

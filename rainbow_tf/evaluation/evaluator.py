@@ -1,18 +1,20 @@
 """Plays whole games without learning."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from rainbow_tf.agent.networks import Network
+from rainbow_tf.agent.schedules import has_passed
 from rainbow_tf.config import Config
 from rainbow_tf.environments.base import make_world
 from rainbow_tf.evaluation.episodes import JudgedEpisode, JudgedGames, play_budget
+from rainbow_tf.evaluation.statistics import protocol_name
 from rainbow_tf.runs.store import Best, kept_best
 from rainbow_tf.runs.weights import write_best
-from rainbow_tf.training.build import AnyParts
-from rainbow_tf.training.metrics import Metrics, protocol_name
+from rainbow_tf.types import Policy
 
 # Of one lane that plays few long episodes, the mean is up to 7 % too high: see `play_budget`.
 _FEWEST_LANES = 4
@@ -25,15 +27,17 @@ class Evaluator:
         self,
         *,
         config: Config,
-        parts: AnyParts,
-        metrics: Metrics,
+        policy: Policy,
+        network: Network,
+        write: Callable[[int, Sequence[JudgedEpisode], float], None],
         is_stopping: Callable[[], bool],
         say: Callable[[str], None],
         show: Callable[[int, int], None] = lambda played, planned: None,
     ):
         self._config = config
-        self._parts = parts
-        self._metrics = metrics
+        self._policy = policy
+        self._network = network
+        self._write = write
         self._is_stopping = is_stopping
         self._say = say
         self._show = show
@@ -59,16 +63,14 @@ class Evaluator:
         """Evaluates if a period has passed; tells whether it did."""
         if not self.is_due(frames):
             return False
-        with self._metrics.paused():
-            episodes = self._play(frames)
+        episodes = self._play(frames)
         if episodes is not None:
             self._evaluated = frames
         return episodes is not None
 
     def is_due(self, frames: int) -> bool:
         """Whether a period has passed since the last evaluation."""
-        period = self._config.eval_period_frames
-        return period > 0 and frames // period != self._evaluated // period
+        return has_passed(self._config.eval_period_frames, self._evaluated, frames)
 
     def _play(self, frames: int) -> list[JudgedEpisode] | None:
         config = self._config
@@ -79,7 +81,7 @@ class Evaluator:
         # As in training, so that values are held against returns that end where they do.
         lanes = max(_FEWEST_LANES, config.num_envs)
         world = make_world(config, num_envs=lanes, seed=seed, training=True)
-        games = JudgedGames(self._parts.evaluation_actor, world, config=config)
+        games = JudgedGames(self._policy, world, config=config)
         episodes: list[JudgedEpisode] = []
         try:
             budget = config.steps(config.eval_frames)
@@ -90,7 +92,7 @@ class Evaluator:
                 self._show(games.steps * config.frames_per_step, config.eval_frames)
         finally:
             world.close()
-        self._metrics.write_evaluation(frames, episodes, time.perf_counter() - started)
+        self._write(frames, episodes, time.perf_counter() - started)
         mean = float(np.mean([episode.score for episode in episodes]))
         if self.best is None or mean > self.best.score_mean:
             self.best = Best(frames, mean, len(episodes), protocol_name(config))
@@ -108,7 +110,7 @@ class Evaluator:
         if self.best is None or self.best.frames != frames:
             return
         try:
-            write_best(self._config.folder, self._parts.learner.online, self.best)
+            write_best(self._config.folder, self._network, self.best)
         except OSError as error:
             self._say(
                 f"The best weights could not be written to {self._config.folder}: "

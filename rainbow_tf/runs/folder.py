@@ -7,8 +7,15 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from rainbow_tf.agent.schedules import has_passed
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.runs.store import Best, Checkpoint, kept_best, write_atomically
+from rainbow_tf.runs.store import (
+    CHECKPOINTS,
+    Checkpoint,
+    CheckpointStore,
+    kept_best,
+    write_atomically,
+)
 
 _SETTINGS = "config.json"
 
@@ -40,10 +47,9 @@ def resumes(config: Config) -> bool:
 
 def is_finished(config: Config, checkpoint: Checkpoint) -> bool:
     """Whether a run has its frames, its last evaluation, and the weights of it if they are best."""
-    frames, period = checkpoint.state["frames"], config.eval_period_frames
-    best, evaluated = (checkpoint.state["evaluator"][name] for name in ("best", "evaluated"))
-    is_due = period > 0 and frames // period != evaluated // period
-    is_kept = best is None or best[0] != frames or kept_best(config.folder) == Best(*best)
+    frames, best = checkpoint.frames, checkpoint.best
+    is_due = has_passed(config.eval_period_frames, checkpoint.evaluated, frames)
+    is_kept = best is None or best.frames != frames or kept_best(config.folder) == best
     return frames >= config.frames and not is_due and is_kept
 
 
@@ -102,11 +108,18 @@ class RunFolder:
     def __init__(self, config: Config):
         self._config = config
         self.path = config.folder
+        self.store = CheckpointStore(self.path / CHECKPOINTS)
         self._lock = FileLock(self.path / ".lock", timeout=0)
         self._resumes = resumes(config)
 
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
     def lock(self) -> None:
-        """Makes the folder this process's own until it ends, however it ends."""
+        """Keeps other processes out of the folder, until the `with` block or this process ends."""
         if self._lock.is_locked:
             return
         try:
@@ -119,6 +132,23 @@ class RunFolder:
             ) from error
         except OSError as error:
             raise _unwritable(self.path, str(error.strerror)) from error
+
+    def find_checkpoint(self) -> Checkpoint | None:
+        """The checkpoint to resume from; locks a folder that holds a run."""
+        if not self._resumes:
+            return None
+        self.lock()
+        checkpoint, problems = self.store.newest_whole()
+        for problem in problems:
+            print(f"{problem}.")
+        if checkpoint is None and problems:
+            raise ConfigError(
+                f"No checkpoint in {self.store.folder} is intact, and nothing was changed; give "
+                "--restart to move the run aside and start again, or another --run_dir."
+            )
+        if checkpoint is not None:
+            check_settings(checkpoint.config, self._config)
+        return checkpoint
 
     def begin(self) -> None:
         """Writes the settings; an older run is moved aside or says what changed."""
@@ -135,9 +165,8 @@ class RunFolder:
             elif resumes(config):
                 old = _settings(self.path)
                 for name in changed_settings(old, config):
-                    print(
-                        f"--{name}={getattr(config, name)} from here, {getattr(old, name)} before."
-                    )
+                    new, before = getattr(config, name), getattr(old, name)
+                    print(f"Changed on resume: --{name}={new} (was {before}).")
             text = config.to_json().encode()
             write_atomically(self.path / _SETTINGS, lambda file: file.write(text))
         except OSError as error:

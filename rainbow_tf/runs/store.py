@@ -17,6 +17,9 @@ from typing import IO, Any, NamedTuple
 import lz4.frame
 import numpy as np
 
+from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.types import Counters
+
 CHECKPOINTS = "checkpoints"  # in the folder of a run
 BEST_SCORE = "best/score.json"
 _MANIFEST = "manifest.json"
@@ -24,7 +27,7 @@ _FORMAT = 1
 _READ_BYTES = 1 << 20
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(ConfigError):
     """A checkpoint that cannot be used; its message names the file."""
 
 
@@ -36,14 +39,6 @@ class StoredFile(NamedTuple):
     crc32: int
 
 
-class Checkpoint(NamedTuple):
-    """What a manifest says."""
-
-    number: int
-    files: dict[str, StoredFile]
-    state: dict[str, Any]  # whatever JSON holds
-
-
 class Best(NamedTuple):
     """The best evaluation of a run."""
 
@@ -51,6 +46,40 @@ class Best(NamedTuple):
     score_mean: float
     episodes: int
     protocol: str
+
+
+class Checkpoint(NamedTuple):
+    """What a manifest says."""
+
+    number: int
+    files: dict[str, StoredFile]
+    state: dict[str, Any]  # JSON; `training.checkpoint` writes it, the properties read it
+
+    @property
+    def frames(self) -> int:
+        """Frames that the run had been trained for."""
+        return self.state["frames"]
+
+    @property
+    def counters(self) -> Counters:
+        """Agent steps and updates of the run."""
+        return Counters(*self.state["counters"])
+
+    @property
+    def config(self) -> Config:
+        """The settings of the run."""
+        return Config.from_dict(self.state["config"])
+
+    @property
+    def best(self) -> Best | None:
+        """The best evaluation so far."""
+        best = self.state["evaluator"]["best"]
+        return None if best is None else Best(*best)
+
+    @property
+    def evaluated(self) -> int:
+        """Frames of the last evaluation."""
+        return self.state["evaluator"]["evaluated"]
 
 
 class CheckpointStore:

@@ -21,7 +21,7 @@ from rainbow_tf.runs.store import (
     CheckpointStore,
     write_atomically,
 )
-from rainbow_tf.types import WorldSpec
+from rainbow_tf.types import Policy, WorldSpec
 
 AGENT_FILE = "agent"
 _BEST_WEIGHTS = "best/online.npz"
@@ -108,7 +108,7 @@ def restore_online(run_dir: Path, network: Network, number: int | None = None) -
         if checkpoint is not None:
             arrays = store.read(checkpoint.files[AGENT_FILE])
             assign(named("online", network.variables), arrays)
-            return checkpoint.state["frames"]
+            return checkpoint.frames
     except CheckpointError as error:
         problems = [str(error)]
     reason = f" ({problems[0]})" if problems else ""
@@ -121,7 +121,7 @@ def restore_online(run_dir: Path, network: Network, number: int | None = None) -
 
 def make_actor(
     config: Config, network: Network, spec: WorldSpec, *, noise: bool, rng: np.random.Generator
-) -> Actor | a3c.PolicyActor:
+) -> Policy:
     """What plays by a network of the settings, with noise where the network has some."""
     if config.algorithm == "a3c":
         return a3c.PolicyActor(network=network, rng=rng)
@@ -147,7 +147,7 @@ def load_network(
 
 def load_actor(
     config: Config, spec: WorldSpec, *, is_best: bool, checkpoint: int | None, seed: int
-) -> tuple[Actor | a3c.PolicyActor, int]:
+) -> tuple[Policy, int]:
     """The run's policy, with noise if `eval_noise`, and the frames that it was trained for."""
     network, frames, _ = load_network(
         config, spec, is_best=is_best, checkpoint=checkpoint, seed=seed

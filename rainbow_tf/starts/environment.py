@@ -33,7 +33,6 @@ class StartWorld:
             num_actions=len(actions),
             action_meanings=tuple(action.name for action in actions),
         )
-        self._actions = np.zeros(num_envs, np.int64)
 
     def reset(self) -> StepOutput:
         """Starts every lane at its first point."""
@@ -41,20 +40,11 @@ class StartWorld:
             lane.points = iter(points)
         return _gather(lane.start() for lane in self._lanes)
 
-    def send(self, actions: np.ndarray) -> None:
-        """Takes the actions of a step, which `receive` plays."""
-        self._actions = actions
-
-    def receive(self) -> StepOutput:
-        """Plays the step in every lane; a lane that was over goes to its next point."""
-        # One after the other: the emulator does not let go of Python while it works.
-        codes = self._codes[self._actions]
-        return _gather(lane.step(code) for lane, code in zip(self._lanes, codes, strict=True))
-
     def step(self, actions: np.ndarray) -> StepOutput:
-        """Sends and receives."""
-        self.send(actions)
-        return self.receive()
+        """Plays one action in every lane; a lane that was over goes to its next point."""
+        # One after the other: the emulator holds the interpreter's lock.
+        codes = self._codes[actions]
+        return _gather(lane.step(code) for lane, code in zip(self._lanes, codes, strict=True))
 
     def screen(self) -> np.ndarray:
         """The first lane's screen, [210, 160, 3]."""
@@ -110,7 +100,6 @@ class _Lane:
             self.emulator.observation,
             reward=reward,
             terminal=game_over or life_lost,
-            truncated=is_cut and not (game_over or life_lost),
             episode_over=self._is_over,
         )
 
@@ -124,7 +113,6 @@ def _output(
     *,
     reward: float = 0.0,
     terminal: bool = False,
-    truncated: bool = False,
     episode_over: bool = False,
     is_first: bool = False,
 ) -> StepOutput:
@@ -133,7 +121,6 @@ def _output(
         observation=observation,
         reward=np.asarray(reward, np.float32),
         terminal=np.asarray(terminal),
-        truncated=np.asarray(truncated),
         episode_over=np.asarray(episode_over),
         is_first=np.asarray(is_first),
     )

@@ -2,12 +2,11 @@
 
 import time
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import psutil
 
-from rainbow_tf.agent.actor import Actor
 from rainbow_tf.agent.learner import Learner, make_optimizer
 from rainbow_tf.agent.networks import make_network, make_support
 from rainbow_tf.baselines import a3c
@@ -15,7 +14,7 @@ from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.environments.base import World, make_world
 from rainbow_tf.replay.replay import Replay, make_replay, replay_bytes
 from rainbow_tf.runs.weights import make_actor
-from rainbow_tf.types import Batch, WorldSpec
+from rainbow_tf.types import Batch, Policy, ReplayLike, WorldSpec
 
 _MEASURED_STEPS = 10
 _MEASURED_UPDATES = 5
@@ -27,8 +26,8 @@ class Parts(NamedTuple):
     world: World
     replay: Replay
     learner: Learner
-    actor: Actor | a3c.PolicyActor
-    evaluation_actor: Actor | a3c.PolicyActor
+    actor: Policy
+    evaluation_actor: Policy
 
     @property
     def spec(self) -> WorldSpec:
@@ -70,15 +69,15 @@ class AnyParts(Protocol):
     """What the parts of every run have, whatever its algorithm and wherever they are."""
 
     @property
-    def replay(self) -> Any:
-        """A replay, or what stands for one; None without."""
+    def replay(self) -> ReplayLike | None:
+        """The replay buffer, if the agent has one."""
 
     @property
     def learner(self) -> Learner | a3c.SharedLearner:
         """What learns."""
 
     @property
-    def evaluation_actor(self) -> Actor | a3c.PolicyActor:
+    def evaluation_actor(self) -> Policy:
         """What plays when the run is judged."""
 
     @property

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rainbow_tf.agent.schedules import has_passed
 from rainbow_tf.config import Config
 from rainbow_tf.evaluation.evaluator import Evaluator
 from rainbow_tf.replay.replay import replay_bytes
@@ -15,7 +16,7 @@ from rainbow_tf.runs.store import Checkpoint, CheckpointStore, StoredFile
 from rainbow_tf.runs.weights import AGENT_FILE, assign, check_alike, named, values
 from rainbow_tf.training.build import AnyParts
 from rainbow_tf.training.metrics import Metrics
-from rainbow_tf.types import BEGINNING, Counters, Tick, WorldSpec
+from rainbow_tf.types import BEGINNING, Counters, Restorable, Tick, WorldSpec
 
 _REPLAY = "replay"
 _STEPS = "steps_"
@@ -53,13 +54,12 @@ class Checkpointer:
             for name, file in checkpoint.files.items()
             if name not in (AGENT_FILE, _REPLAY)
         }
-        self._saved = counters(checkpoint)
+        self._saved = checkpoint.counters
 
     def observe(self, tick: Tick, *, now: bool = False) -> None:
         """Saves if a period has passed, or `now`."""
-        period = self._config.checkpoint_period_frames
         saved_frames = self._saved.steps * self._config.frames_per_step
-        if now or tick.frames // period > saved_frames // period:
+        if now or has_passed(self._config.checkpoint_period_frames, saved_frames, tick.frames):
             self.save(tick.counters)
 
     def save(self, reached: Counters, *, again: bool = False) -> None:
@@ -110,11 +110,6 @@ class Checkpointer:
             self._store.prune(self._config.max_checkpoints)
 
 
-def counters(checkpoint: Checkpoint) -> Counters:
-    """How far the run had come."""
-    return Counters(*checkpoint.state["counters"])
-
-
 def restore(parts: AnyParts, store: CheckpointStore, checkpoint: Checkpoint) -> None:
     """Makes the parts what they were, to the last bit; only the world starts anew."""
     assign(agent_variables(parts), store.read(checkpoint.files[AGENT_FILE]))
@@ -125,7 +120,7 @@ def restore(parts: AnyParts, store: CheckpointStore, checkpoint: Checkpoint) -> 
         parts.replay.forget_changes()
 
 
-def restore_replay(replay: Any, store: CheckpointStore, checkpoint: Checkpoint) -> None:
+def restore_replay(replay: Restorable, store: CheckpointStore, checkpoint: Checkpoint) -> None:
     """Fills a replay, or a shard of one with its share; its chunks count as changed."""
     state = store.read(checkpoint.files[_REPLAY])
     check_alike(replay.state(), state)

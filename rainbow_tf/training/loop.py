@@ -1,17 +1,16 @@
 """The run: act, remember, learn. A generator, so that who logs or stops it stays outside."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from rainbow_tf.agent.learner import DivergedError, Learner
-from rainbow_tf.agent.schedules import linear
+from rainbow_tf.agent.schedules import has_passed, linear
 from rainbow_tf.baselines import a3c
 from rainbow_tf.config import Config
 from rainbow_tf.environments.base import EpisodeTracker
 from rainbow_tf.training.build import Parts
-from rainbow_tf.types import BEGINNING, Counters, StepOutput, Tick, UpdateResult
+from rainbow_tf.types import BEGINNING, Counters, ReplayLike, StepOutput, Tick, UpdateResult
 
 
 def train(config: Config, parts: Parts | a3c.Crew, start: Counters = BEGINNING) -> Iterator[Tick]:
@@ -44,18 +43,14 @@ def _train(config: Config, parts: Parts, start: Counters) -> Iterator[Tick]:
         epsilon = exploration(config, steps)
         beta = linear(config.importance_exponent, 1.0, steps / total_steps)
         actions = parts.actor.act(output.observation, epsilon)
-        parts.world.send(actions)
-        results = learn_what_is_due(beta) if config.pipeline else []
-        updates += len(results)
-        output = parts.world.receive()
+        output = parts.world.step(actions)
         parts.replay.add(**step_to_keep(config, actions, output))
         before = steps
         steps += int(np.count_nonzero(~output.is_first))
 
-        if not config.pipeline:
-            results = learn_what_is_due(beta)
-            updates += len(results)
-        if steps // target_steps > before // target_steps:
+        results = learn_what_is_due(beta)
+        updates += len(results)
+        if has_passed(target_steps, before, steps):
             parts.learner.update_target()
         frames = steps * config.frames_per_step
         episodes = tracker.observe(output)
@@ -87,7 +82,7 @@ def step_to_keep(config: Config, actions: np.ndarray, output: StepOutput) -> dic
     }
 
 
-def learn(replay: Any, learner: Learner, beta: float) -> UpdateResult:
+def learn(replay: ReplayLike, learner: Learner, beta: float) -> UpdateResult:
     """One update with a drawn batch, whose errors become its priorities."""
     ids, batch = replay.sample(beta)
     result = learner.update(batch)

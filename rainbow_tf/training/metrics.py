@@ -16,10 +16,12 @@ import tensorflow as tf
 from tensorboard.plugins.image.metadata import create_summary_metadata
 
 from rainbow_tf.agent.networks import Network
+from rainbow_tf.agent.schedules import has_passed
 from rainbow_tf.config import Config
-from rainbow_tf.evaluation.episodes import JudgedEpisode, outside_support
+from rainbow_tf.evaluation.episodes import JudgedEpisode
+from rainbow_tf.evaluation.statistics import protocol_name, score_summary
 from rainbow_tf.runs.store import write_atomically
-from rainbow_tf.types import Episode, Tick, UpdateResult
+from rainbow_tf.types import Episode, ReplayLike, Tick, UpdateResult
 
 
 class UpdateSums(NamedTuple):
@@ -141,7 +143,7 @@ class Metrics:
         *,
         config: Config,
         network: Network,
-        replay: Any,  # a replay or what stands for one; None without
+        replay: ReplayLike | None,
         frames: int,
         evaluated: int | None = None,
         say: Callable[[str], None],
@@ -161,7 +163,7 @@ class Metrics:
         self._episodes = 0
         self.recent: deque[Episode] = deque(maxlen=100)
         self._sums = _NO_SUMS
-        self._next_row = _next_multiple(frames, self._period)
+        self._written = frames  # of the last row
         self._last = (frames, time.perf_counter())
 
     def state(self) -> dict[str, Any]:
@@ -184,8 +186,8 @@ class Metrics:
         self.recent.extend(tick.episodes)
         for result in tick.results:
             self._sums = self._sums.plus(result)
-        if tick.frames >= self._next_row:
-            self._next_row = _next_multiple(tick.frames, self._period)
+        if has_passed(self._period, self._written, tick.frames):
+            self._written = tick.frames
             self._write_train(tick)
 
     @contextlib.contextmanager
@@ -234,21 +236,11 @@ class Metrics:
         self, frames: int, episodes: Sequence[JudgedEpisode], seconds: float
     ) -> None:
         """Writes a row of `eval.csv`."""
-        scores = np.array([episode.score for episode in episodes])
         row = {
             "frames": frames,
-            "episodes": len(scores),
-            "score_mean": scores.mean(),
-            "score_median": np.median(scores),
-            "score_stderr": scores.std(ddof=1) / len(scores) ** 0.5 if len(scores) > 1 else None,
-            "score_min": scores.min(),
-            "score_max": scores.max(),
-            "length_mean": float(np.mean([episode.length for episode in episodes])),
             "protocol": self._protocol,
             "seconds": seconds,
-            "value_mean": float(np.mean([episode.value_mean for episode in episodes])),
-            "return_mean": float(np.mean([episode.return_mean for episode in episodes])),
-            "outside_support": outside_support(episodes),
+            **score_summary(episodes),
         }
         self._write(self._eval, row)
         points = {f"eval/{k}": v for k, v in row.items() if k not in _NOT_DRAWN}
@@ -302,15 +294,6 @@ class Metrics:
         self._eval.close()
         with contextlib.suppress(tf.errors.OpError):  # A full disk; `_draw` has said so.
             self._board.close()
-
-
-def protocol_name(config: Config) -> str:
-    """The rules that a score was taken by; scores of unlike rules must not be compared."""
-    return f"{config.protocol}/noop" if config.game is not None else "gymnasium"
-
-
-def _next_multiple(frames: int, period: int) -> int:
-    return (frames // period + 1) * period
 
 
 def _per_update(total: float, sums: UpdateSums) -> float | None:

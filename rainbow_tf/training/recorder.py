@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from rainbow_tf.agent.schedules import has_passed
 from rainbow_tf.config import Config
 from rainbow_tf.environments.base import make_world
 from rainbow_tf.runs.weights import make_actor
@@ -46,8 +47,7 @@ class Recorder:
 
     def observe(self, frames: int) -> None:
         """Films if a period has passed; a film that fails is told, and training goes on."""
-        period = self._config.record_period_frames
-        if period == 0 or frames // period == self._recorded // period:
+        if not has_passed(self._config.record_period_frames, self._recorded, frames):
             return
         self._recorded = frames
         seeds = [variable.numpy() for variable in self._network.non_trainable_variables]

@@ -4,27 +4,23 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rainbow_tf.agent.actor import Actor, Judgement
 from rainbow_tf.agent.networks import make_support
-from rainbow_tf.baselines.a3c import PolicyActor
 from rainbow_tf.config import Config
 from rainbow_tf.environments.base import World
-from rainbow_tf.types import WorldSpec
+from rainbow_tf.types import Decision, Policy, WorldSpec
 from rainbow_tf.video.encoder import enlarged
 from rainbow_tf.video.panel import BACKGROUND, Panel, Scene, Thought
 
 _WIDEST_SCREEN = 1.25  # of the height
 
 
-def play(
-    actor: Actor | PolicyActor, world: World, *, config: Config, episodes: int
-) -> Iterator[Scene]:
+def play(policy: Policy, world: World, *, config: Config, episodes: int) -> Iterator[Scene]:
     """Scenes of whole games in the world's first lane; the last of a game shows how it ended."""
     output = world.reset()
     for episode in range(episodes):
         score, step, is_over = 0.0, 0, False
         while not is_over:
-            thought = _thought(actor.judge(output.observation, config.eval_epsilon))
+            thought = _thought(policy.decide(output.observation, config.eval_epsilon))
             frame = step * config.frames_per_step
             scene = Scene(world.screen(), thought, episode, step, frame, score, is_last=False)
             yield scene
@@ -37,12 +33,12 @@ def play(
         output = world.step(np.zeros(1, np.int32))  # a restart, whatever the action
 
 
-def _thought(judgement: Judgement) -> Thought:
+def _thought(decision: Decision) -> Thought:
     return Thought(
-        action=int(judgement.actions[0]),
-        scores=judgement.values[0],
-        value=float(judgement.state_values[0]),
-        probs=None if judgement.probs is None else judgement.probs[0],
+        action=int(decision.actions[0]),
+        scores=decision.values[0],
+        value=float(decision.state_values[0]),
+        probs=None if decision.probs is None else decision.probs[0],
     )
 
 

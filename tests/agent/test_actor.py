@@ -163,7 +163,7 @@ def test_acting_is_traced_once(noisy_actor):
     ]
     for seed in range(10):
         noisy_actor.act(same_observation(seed), epsilon=0.1 * (seed % 2))
-        noisy_actor.act_and_value(same_observation(seed), epsilon=0.1 * (seed % 2))
+        noisy_actor.decide(same_observation(seed), epsilon=0.1 * (seed % 2))
         noisy_actor.act_and_outputs(same_observation(seed), epsilon=0.1 * (seed % 2))
     assert [function.experimental_get_tracing_count() for function in compiled] == [1, 1, 1]
 
@@ -236,7 +236,7 @@ def test_a_run_acts_with_noise_and_evaluates_without(
 
 def test_values_literal():
     actor = table_actor([[[1], [3], [2]], [[5], [4], [-1]], [[-3], [-2], [-1]]])
-    actions, values = actor.act_and_value(one_hot([0, 1, 2, 0], 3))
+    actions, _, values, _ = actor.decide(one_hot([0, 1, 2, 0], 3))
     assert_array_equal(actions, [1, 0, 2, 1])
     assert_array_equal(values, [3, 5, -1, 3])
     assert (actions.dtype, values.dtype) == (np.int32, np.float32)
@@ -245,42 +245,42 @@ def test_values_literal():
 def test_values_are_means_of_distributions():
     logits = np.log([[[0.3, 0.7, 1e-12], [0.55, 1e-12, 0.45]]])
     actor = table_actor(logits, support=np.float32([0, 5, 10]))
-    assert_allclose(actor.act_and_value(one_hot([0], 1))[1], [4.5], rtol=1e-5)
+    assert_allclose(actor.decide(one_hot([0], 1)).state_values, [4.5], rtol=1e-5)
 
 
 def test_values_come_with_the_actions_of_act(noisy_network):
     actor = network_actor(noisy_network, noise=False)
     observation = np.random.default_rng(0).normal(size=(LANES, 1, 4)).astype(np.float32)
-    actions, values = actor.act_and_value(observation)
+    actions, _, values, _ = actor.decide(observation)
     assert_array_equal(actions, actor.act(observation))
     assert len(set(values)) == LANES
 
 
 def test_exploring_changes_actions_and_not_values():
     actor, twin = table_actor(PREFERS_2), table_actor(PREFERS_2)
-    actions, values = actor.act_and_value(SAME_STATE, 0.4)
+    actions, _, values, _ = actor.decide(SAME_STATE, 0.4)
     assert_array_equal(actions, twin.act(SAME_STATE, 0.4))
     assert np.mean(actions != 2) == pytest.approx(0.3, abs=0.03)
     assert_array_equal(values, [9] * len(SAME_STATE))
 
 
 def test_values_have_noise_where_acting_has(noisy_actor):
-    _, values = noisy_actor.act_and_value(same_observation())
+    values = noisy_actor.decide(same_observation()).state_values
     assert len(set(values)) > LANES // 2
 
 
-def test_a_judgement_is_all_that_actions_are_chosen_by():
+def test_a_decision_has_the_estimates_it_was_made_by():
     probs = [[0.3, 0.7, 0.0], [0.5, 0.0, 0.5]]
     actor = table_actor(np.log(np.float32([probs]) + 1e-12), support=np.float32([0, 5, 10]))
-    actions, values, state_values, distributions = actor.judge(one_hot([0, 0], 1))
+    actions, values, state_values, distributions = actor.decide(one_hot([0, 0], 1))
     assert_array_equal(actions, [1, 1])
     assert_allclose(values, [[3.5, 5.0]] * 2, rtol=1e-5)
     assert_allclose(state_values, [5.0] * 2, rtol=1e-5)
     assert_allclose(distributions, [probs] * 2, atol=1e-6)
 
 
-def test_a_judgement_without_a_support_has_no_distributions():
-    actions, values, _, distributions = table_actor(PREFERS_2).judge(one_hot([0], 1))
+def test_a_decision_without_a_support_has_no_distributions():
+    actions, values, _, distributions = table_actor(PREFERS_2).decide(one_hot([0], 1))
     assert_array_equal(actions, [2])
     assert_array_equal(values, [[0, 1, 9, 2]])
     assert distributions is None

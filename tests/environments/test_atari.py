@@ -118,7 +118,6 @@ def test_agrees_with_raw_emulators(game, num_steps, settings):
             assert output.episode_over[e] == is_over[e]
             is_loss = lane.is_life_lost and config.protocol == "paper"
             assert output.terminal[e] == (is_over[e] or is_loss)
-            assert not output.truncated[e]
             assert output.observation[e][-1].any()
             lives_lost += lane.is_life_lost and not is_over[e]
             games_over += is_over[e]
@@ -165,7 +164,7 @@ def test_a_lost_life_is_terminal_in_training_only_and_the_game_goes_on():
 
     lost = 0
     for before, output, judged in zip(train[:-1], train[1:], evaluate[1:], strict=True):
-        for name in ("observation", "reward", "episode_over", "is_first", "truncated"):
+        for name in ("observation", "reward", "episode_over", "is_first"):
             np.testing.assert_array_equal(getattr(output, name), getattr(judged, name))
         np.testing.assert_array_equal(judged.terminal, judged.episode_over)
         for e in np.flatnonzero(output.terminal & ~output.episode_over):
@@ -184,7 +183,7 @@ def test_after_a_lost_life_comes_no_first_observation():
             assert not after.observation[e, :-1].any()
             assert after.observation[e, -1].any()
             assert after.reward[e] == 0
-            assert not any(flag[e] for flag in (after.terminal, after.truncated))
+            assert not after.terminal[e]
             assert not after.episode_over[e]
 
 
@@ -193,7 +192,7 @@ def test_the_frame_cap_cuts_and_does_not_end(frames, steps):
     outputs = play(make("pong", max_episode_frames=frames, noop_max=30), 3 * steps + 2)
     for t, output in enumerate(outputs):
         is_cut = t % (steps + 1) == steps  # The restart takes a step of its own.
-        assert output.truncated.tolist() == [is_cut] * 2
+        assert not output.terminal.any()
         assert output.episode_over.tolist() == [is_cut] * 2
         assert output.is_first.tolist() == [t % (steps + 1) == 0] * 2
         assert not output.terminal.any()
@@ -215,10 +214,7 @@ class ScriptedLanes:
         self.rows = iter(self.script[1:])
         return np.zeros((1, 4, 84, 84), np.uint8), {"lives": np.array([self.script[0][0]])}
 
-    def send(self, actions):
-        pass
-
-    def recv(self):
+    def step(self, actions):
         lives, terminated, truncated = next(self.rows)
         return (
             np.zeros((1, 4, 84, 84), np.uint8),
@@ -231,21 +227,21 @@ class ScriptedLanes:
 
 def test_endings_that_meet(monkeypatch):
     rows = (
-        # lives, terminated, truncated -> terminal, truncated, episode_over, is_first
-        ((3, False, False), (False, False, False, True)),
-        ((3, False, False), (False, False, False, False)),
-        ((2, False, False), (True, False, False, False)),  # a life lost
-        ((4, False, False), (False, False, False, False)),  # lives won
-        ((4, False, True), (False, True, True, False)),  # cut with more lives than at the start
-        ((3, False, False), (False, False, False, True)),
-        ((2, False, True), (True, False, True, False)),  # a life lost as the cap comes
-        ((3, False, False), (False, False, False, True)),
-        ((0, True, True), (True, False, True, False)),  # game over as the cap comes
-        ((3, False, False), (False, False, False, True)),
-        ((0, False, False), (True, False, False, False)),  # no lives shown, the game goes on
-        ((0, True, False), (True, False, True, False)),
-        ((3, False, False), (False, False, False, True)),
-        ((2, True, False), (True, False, True, False)),  # game over with lives left
+        # lives, terminated, truncated -> terminal, episode_over, is_first
+        ((3, False, False), (False, False, True)),
+        ((3, False, False), (False, False, False)),
+        ((2, False, False), (True, False, False)),  # a life lost
+        ((4, False, False), (False, False, False)),  # lives won
+        ((4, False, True), (False, True, False)),  # cut with more lives than at the start
+        ((3, False, False), (False, False, True)),
+        ((2, False, True), (True, True, False)),  # a life lost as the cap comes
+        ((3, False, False), (False, False, True)),
+        ((0, True, True), (True, True, False)),  # game over as the cap comes
+        ((3, False, False), (False, False, True)),
+        ((0, False, False), (True, False, False)),  # no lives shown, the game goes on
+        ((0, True, False), (True, True, False)),
+        ((3, False, False), (False, False, True)),
+        ((2, True, False), (True, True, False)),  # game over with lives left
     )
     monkeypatch.setattr(ScriptedLanes, "script", tuple(given for given, _ in rows))
     monkeypatch.setattr(atari, "AtariVectorEnv", ScriptedLanes)

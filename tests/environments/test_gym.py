@@ -95,15 +95,15 @@ def digest(outputs: list[StepOutput]) -> list[bytes]:
 
 
 def flags(output: StepOutput) -> tuple[bool, ...]:
-    """terminal, truncated, episode_over, is_first of the first lane; the others are alike."""
+    """terminal, episode_over, is_first of the first lane; the others are alike."""
     assert all((flag == flag[0]).all() for flag in output[2:])
     return tuple(bool(flag[0]) for flag in output[2:])
 
 
-FIRST = (False, False, False, True)
-BETWEEN = (False, False, False, False)
-ENDED = (True, False, True, False)
-CUT = (False, True, True, False)
+FIRST = (False, False, True)
+BETWEEN = (False, False, False)
+ENDED = (True, True, False)
+CUT = (False, True, False)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from rainbow_tf.evaluation.episodes import (
     play_budget,
     play_episodes,
 )
-from rainbow_tf.types import StepOutput
+from rainbow_tf.types import Decision, StepOutput
 
 CONFIG = Config(environment="CartPole-v1", discount=0.5, v_min=-0.7, v_max=2.6)
 
@@ -56,7 +56,6 @@ class ScriptedWorld:
             observation=np.array(self.time),
             reward=np.array([reward for reward, _ in rows], np.float32),
             terminal=np.array([ending in ("life", "over") for ending in endings]),
-            truncated=np.array([ending == "cut" for ending in endings]),
             episode_over=np.array([ending in ("cut", "over") for ending in endings]),
             is_first=np.array(firsts),
         )
@@ -68,9 +67,9 @@ class ScriptedActor:
     def __init__(self):
         self.epsilons = set()
 
-    def act_and_value(self, observation, epsilon):
+    def decide(self, observation, epsilon):
         self.epsilons.add(epsilon)
-        return np.zeros(len(observation), np.int32), observation + 1.0
+        return Decision(np.zeros(len(observation), np.int32), None, observation + 1.0, None)
 
 
 def games(*lanes, config=CONFIG):

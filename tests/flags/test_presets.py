@@ -13,7 +13,8 @@ from absl import flags
 import rainbow_tf.flags as presets
 from rainbow_tf.agent import networks
 from rainbow_tf.agent.networks import make_network
-from rainbow_tf.config import Config, ConfigError, define_flags
+from rainbow_tf.command import define_settings
+from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.replay import replay as replay_module
 from rainbow_tf.training import build as parts_module
 from rainbow_tf.training.loop import exploration
@@ -162,7 +163,7 @@ def test_the_table_and_the_worlds_are_all_presets():
 @pytest.mark.parametrize("name", presets.names())
 def test_presets_hold_only_what_differs_and_begin_with_a_sentence(name):
     values = flags.FlagValues()
-    define_flags(values)
+    define_settings(values)
     defaults = {flag: values[flag].value for flag in values}
     lines = presets.path(name).read_text().splitlines()
     settings = [line for line in lines if line.startswith("--")]
@@ -273,13 +274,13 @@ def test_an_ablation_changes_its_part_and_nothing_else(preset, built):
 def test_later_presets_win_and_flags_win_over_all():
     arguments = ["train", "--seed=4", "--preset=baselines/dqn", "--preset", "minatar", "--nonoisy"]
     values = flags.FlagValues()
-    define_flags(values)
+    define_settings(values)
     values(presets.expand(arguments))
     assert values.target_period_frames == 1_000  # MinAtar's, not DQN's 40,000
     assert values.epsilon_end == 0.1  # DQN's: MinAtar has none
     assert values.seed == 4
     values = flags.FlagValues()
-    define_flags(values)
+    define_settings(values)
     values(presets.expand(["train", "--target_period_frames=7", *arguments[2:]]))
     assert values.target_period_frames == 7
 

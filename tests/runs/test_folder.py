@@ -2,7 +2,6 @@ import dataclasses
 
 import pytest
 
-from rainbow_tf import main
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.runs.folder import RunFolder, check_folder, check_settings, resumes
 from rainbow_tf.runs.store import CHECKPOINTS, CheckpointStore
@@ -28,7 +27,7 @@ def test_settings_that_may_change_are_taken(tmp_path, capsys):
     check_folder(changed)
     RunFolder(changed).begin()
     said = capsys.readouterr().out
-    assert "--frames=5000 from here, 200000000 before." in said
+    assert "Changed on resume: --frames=5000 (was 200000000)." in said
     assert len(said.splitlines()) == 4
     assert Config.from_json((tmp_path / "config.json").read_text()) == changed
 
@@ -73,7 +72,7 @@ def test_the_settings_of_the_checkpoint_count_too(tmp_path):
     store = CheckpointStore(tmp_path / CHECKPOINTS)
     store.write(state={"config": other}, new={}, old={})
     with pytest.raises(ConfigError, match="--n_step=5"):
-        main._find_checkpoint(config, RunFolder(config), store)
+        RunFolder(config).find_checkpoint()
 
 
 def test_a_folder_without_a_name_cannot_be_moved_aside(tmp_path, monkeypatch):
@@ -86,7 +85,7 @@ def test_a_folder_without_a_name_cannot_be_moved_aside(tmp_path, monkeypatch):
     "name", [f.name for f in dataclasses.fields(Config) if not f.metadata["may_change"]]
 )
 def test_what_shapes_the_agent_or_the_world_may_not_change(name):
-    old = Config(game="qbert", actors=1 if name == "replay_ratio" else 0)
+    old = Config(game="qbert")
     value = getattr(old, name)
     other = {
         "game": "pong",
@@ -98,7 +97,6 @@ def test_what_shapes_the_agent_or_the_world_may_not_change(name):
         "max_grad_norm": 10.0,
         "priority": "ce",
         "replay_capacity": 500_000,
-        "replay_ratio": 0.5,
         "epsilon_ladder": 0.4,
     }
     if name == "environment":

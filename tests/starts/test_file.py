@@ -16,6 +16,7 @@ from rainbow_tf.starts import file as starts
 from rainbow_tf.starts.emulator import Emulator
 from rainbow_tf.starts.environment import StartWorld
 from rainbow_tf.starts.file import Recording, StartFile, StartPoint
+from rainbow_tf.types import Decision
 
 
 def record(path, game="breakout", *, lengths=(200, 90), origin="random", repeat=4, seed=1):
@@ -390,10 +391,11 @@ class Cycle:
         self.actions = actions
         self.time = 0
 
-    def act_and_value(self, observation, epsilon):
+    def decide(self, observation, epsilon):
         action = self.actions[self.time % len(self.actions)]
         self.time += 1
-        return np.full(len(observation), action), np.zeros(len(observation))
+        lanes = len(observation)
+        return Decision(np.full(lanes, action), None, np.zeros(lanes), None)
 
 
 def test_scores_of_a_scripted_policy_are_those_of_a_raw_emulator(breakout):
@@ -430,7 +432,7 @@ def test_lanes_take_turns_and_then_rest(breakout):
     outputs = [world.reset(), *(world.step(np.zeros(2, np.int32)) for _ in range(12))]
     # Five steps of four frames, counted from the start, then the next start or a rest.
     is_cut = [t in (5, 11) for t in range(13)]
-    assert [bool(o.truncated[0]) for o in outputs] == is_cut
+    assert not any(o.terminal[0] for o in outputs)
     assert [bool(o.episode_over[0]) for o in outputs] == is_cut
     assert [bool(o.is_first[0]) for o in outputs] == [t in (0, 6, 12) for t in range(13)]
     assert [bool(o.episode_over[1]) for o in outputs] == [t == 5 for t in range(13)]
@@ -462,4 +464,4 @@ def test_a_lost_life_is_terminal_and_the_game_goes_on(breakout):
     assert 2 <= len(lost) <= 5
     assert lost[-1] == len(outputs) - 1
     assert [t for t, output in enumerate(outputs) if output.is_first[0]] == [0]
-    assert not outputs[-1].truncated[0]
+    assert outputs[-1].terminal[0]

@@ -13,7 +13,6 @@ from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.evaluation.evaluator import Evaluator
 from rainbow_tf.runs.store import CHECKPOINTS, Best, CheckpointError, CheckpointStore
 from rainbow_tf.runs.weights import restore_best, restore_online, write_best
-from rainbow_tf.training import checkpoint as checkpoint_module
 from rainbow_tf.training.build import build_parts
 from rainbow_tf.training.checkpoint import (
     Checkpointer,
@@ -24,7 +23,7 @@ from rainbow_tf.training.checkpoint import (
 )
 from rainbow_tf.training.loop import learn, train
 from rainbow_tf.training.metrics import Metrics
-from rainbow_tf.types import BEGINNING, Counters, WorldSpec
+from rainbow_tf.types import BEGINNING, WorldSpec
 
 ALL_OFF = {
     "double": False,
@@ -69,8 +68,9 @@ class Run:
         )
         self.evaluator = Evaluator(
             config=config,
-            parts=self.parts,
-            metrics=self.metrics,
+            policy=self.parts.evaluation_actor,
+            network=self.parts.learner.online,
+            write=self.metrics.write_evaluation,
             is_stopping=lambda: False,
             say=self.said.append,
         )
@@ -397,4 +397,4 @@ def test_nothing_is_saved_twice(tmp_path):
     run.checkpointer.save(tick.counters)
     run.checkpointer.save(tick.counters)
     assert run.store.numbers() == [1]
-    assert checkpoint_module.counters(run.store.open(1)) == Counters(*tick.counters)
+    assert run.store.open(1).counters == tick.counters

@@ -11,15 +11,14 @@ from rainbow_tf.types import Batch, StepOutput, UpdateResult, WorldSpec
 
 
 class ScriptedWorld:
-    """Lanes that play scripted (reward, terminal, truncated, over) steps again and again."""
+    """Lanes that play scripted (reward, terminal, over) steps again and again."""
 
     def __init__(self, script, num_envs):
         self.spec = WorldSpec((1,), np.dtype(np.float32), 1, 2, ("0", "1"))
         self._script = script
         self._num_envs = num_envs
-        self.log = []
 
-    def _output(self, reward, terminal, truncated, over, first):
+    def _output(self, reward, terminal, over, first):
         def column(value, dtype):
             return np.full(self._num_envs, value, dtype)
 
@@ -27,23 +26,18 @@ class ScriptedWorld:
             observation=np.zeros((self._num_envs, 1, 1), np.float32),
             reward=column(reward, np.float32),
             terminal=column(terminal, bool),
-            truncated=column(truncated, bool),
             episode_over=column(over, bool),
             is_first=column(first, bool),
         )
 
     def reset(self):
         self._position = 0
-        return self._output(0, False, False, False, True)
+        return self._output(0, False, False, True)
 
-    def send(self, actions):
-        self.log.append("send")
-
-    def receive(self):
-        self.log.append("receive")
+    def step(self, actions):
         if self._position == len(self._script):
             self._position = 0
-            return self._output(0, False, False, False, True)
+            return self._output(0, False, False, True)
         step = self._script[self._position]
         self._position += 1
         return self._output(*step, False)
@@ -104,7 +98,7 @@ def play(script, log, **settings):
     return list(train(config, parts))
 
 
-ENDLESS = [(0.0, False, False, False)] * 10_000
+ENDLESS = [(0.0, False, False)] * 10_000
 
 
 @pytest.mark.parametrize("num_envs", [1, 4, 8])
@@ -150,30 +144,6 @@ def test_beta_grows_to_one_over_the_run():
     assert log.betas[-1] == pytest.approx(1.0 - 0.6 / 100)
 
 
-def test_a_pipeline_learns_between_sending_and_receiving():
-    orders = []
-    for pipeline in (False, True):
-        order = []
-        log = Log()
-        config = Config(
-            environment="Scripted-v0",
-            num_envs=4,
-            frames=12,
-            min_history_frames=0,
-            pipeline=pipeline,
-        )
-        world = ScriptedWorld(ENDLESS, 4)
-        world.log = order
-        log.update = lambda batch, order=order: (
-            order.append("learn") or UpdateResult(np.array([0.5]), 1.0, 0.0)
-        )
-        parts = Parts(world=world, replay=log, learner=log, actor=log, evaluation_actor=log)
-        list(train(config, parts))
-        orders.append(order)
-    assert orders[0] == ["send", "receive", "learn"] * 3
-    assert orders[1] == ["send", "receive", *["send", "learn", "receive"] * 2]
-
-
 def test_errors_become_priorities():
     log = Log()
     play(ENDLESS, log, num_envs=1, frames=8, min_history_frames=0, updates_per_step=0.25)
@@ -182,9 +152,9 @@ def test_errors_become_priorities():
 
 def test_endings_go_into_the_discount_and_rewards_are_clipped():
     script = [
-        (7.0, False, False, False),
-        (-3.0, True, False, False),  # a life is lost, the game goes on
-        (0.5, False, True, True),  # the frame cap
+        (7.0, False, False),
+        (-3.0, True, False),  # a life is lost, the game goes on
+        (0.5, False, True),  # the frame cap
     ]
     log = Log(num_sampleable=0)
     play(script, log, num_envs=1, frames=3, discount=0.9)
@@ -196,13 +166,13 @@ def test_endings_go_into_the_discount_and_rewards_are_clipped():
 
 def test_rewards_stay_whole_without_clipping():
     log = Log(num_sampleable=0)
-    play([(7.0, False, False, False)] * 9, log, num_envs=1, frames=2, clip_rewards=False)
+    play([(7.0, False, False)] * 9, log, num_envs=1, frames=2, clip_rewards=False)
     assert [step["reward_t"].item() for step in log.adds] == [0, 7, 7]
 
 
 def test_restarting_a_lane_is_not_an_agent_step():
     log = Log(num_sampleable=0)
-    ticks = play([(0.0, True, False, True)], log, num_envs=1, frames=5)
+    ticks = play([(0.0, True, True)], log, num_envs=1, frames=5)
     assert ticks[-1].frames == 5
     assert len(ticks) == 9  # five steps with a restart between each two
 

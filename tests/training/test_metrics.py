@@ -12,7 +12,6 @@ def output(rewards, over, first=(False, False)):
         observation=np.zeros((lanes, 1)),
         reward=np.array(rewards, np.float32),
         terminal=np.ones(lanes, bool),  # lost lives do not end a score
-        truncated=np.zeros(lanes, bool),
         episode_over=np.array(over),
         is_first=np.array(first),
     )

@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 
-from rainbow_tf.agent.actor import Judgement
 from rainbow_tf.config import Config
 from rainbow_tf.environments.base import make_world
 from rainbow_tf.video.film import Film, play
@@ -22,16 +21,14 @@ class Leaning:
         self.observations = []
         self.epsilons = set()
 
-    def judge(self, observation, epsilon):
+    def decide(self, observation, epsilon):
         self.observations.append(observation)
         self.epsilons.add(epsilon)
         leans_right = observation[0, 0, 2] + observation[0, 0, 3] > 0
         action = int(leans_right == self.is_wise)
         values = np.array([[7.0, 7.0]])
         values[0, action] = 9.0 + len(self.observations)
-        return Judgement(
-            np.array([action]), values, values.max(axis=1), np.full((1, 2, 51), 1 / 51)
-        )
+        return Decision(np.array([action]), values, values.max(axis=1), np.full((1, 2, 51), 1 / 51))
 
 
 def film(config=CARTPOLE, *, episodes=2, **kwargs):
@@ -88,8 +85,8 @@ def test_an_atari_step_is_four_frames():
     world = make_world(config, num_envs=1, seed=1, training=False, screens=True)
 
     class Still:
-        def judge(self, observation, epsilon):
-            return Judgement(np.array([0]), np.zeros((1, 6)), np.zeros(1), None)
+        def decide(self, observation, epsilon):
+            return Decision(np.array([0]), np.zeros((1, 6)), np.zeros(1), None)
 
     scenes = list(play(Still(), world, config=config, episodes=1))
     world.close()

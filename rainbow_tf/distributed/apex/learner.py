@@ -14,10 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rainbow_tf.agent.actor import Actor
 from rainbow_tf.agent.learner import Learner
-from rainbow_tf.agent.schedules import linear
-from rainbow_tf.baselines.a3c import PolicyActor
+from rainbow_tf.agent.schedules import has_passed, linear
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.distributed.apex.player import Played, Player
 from rainbow_tf.distributed.apex.replay import PREFETCHED, WAITING_ADDS, ShardedReplay, say
@@ -27,7 +25,16 @@ from rainbow_tf.replay.replay import CHUNK_SLOTS
 from rainbow_tf.runs.weights import make_actor
 from rainbow_tf.training.build import check_memory, make_learner
 from rainbow_tf.training.loop import exploration, learn
-from rainbow_tf.types import BEGINNING, Batch, Counters, Episode, Tick, UpdateResult, WorldSpec
+from rainbow_tf.types import (
+    BEGINNING,
+    Batch,
+    Counters,
+    Episode,
+    Policy,
+    Tick,
+    UpdateResult,
+    WorldSpec,
+)
 
 _AHEAD = 2  # rollouts that an actor has been asked for: it need not wait for the next order
 _LADDER_EXPONENT = 7.0  # alpha of Horgan et al. 2018
@@ -44,7 +51,7 @@ class Fleet(NamedTuple):
     players: list[Any]  # handles of `Player`
     replay: ShardedReplay
     learner: Learner
-    evaluation_actor: Actor | PolicyActor
+    evaluation_actor: Policy
     spec: WorldSpec
 
     @property
@@ -69,8 +76,7 @@ class Fleet(NamedTuple):
             updates += 1
         seconds = time.perf_counter() - started
         steps = sum(answer.steps for answer in self.ray.get(played))
-        ratio = config.held_updates_per_step or 0.0
-        return seconds / steps, seconds * max(1 / steps, ratio / updates)
+        return seconds / steps, seconds * max(1 / steps, config.updates_per_step / updates)
 
 
 def build_fleet(config: Config, start_steps: int = 0) -> Fleet:
@@ -219,7 +225,7 @@ def train(config: Config, fleet: Fleet, start: Counters = BEGINNING) -> Iterator
     total_steps = config.steps(config.frames)
     history_steps = config.steps(config.min_history_frames)
     target_steps = config.steps(config.target_period_frames)
-    ratio = config.held_updates_per_step
+    ratio = config.updates_per_step
     lead = config.actors * config.rollout_steps * config.num_envs
     steps, updates = start
     orders = Orders(config, fleet)
@@ -227,15 +233,11 @@ def train(config: Config, fleet: Fleet, start: Counters = BEGINNING) -> Iterator
     while steps < total_steps:
         is_empty = fleet.replay.num_sampleable == 0
         limit = float("inf")
-        if ratio is not None and not is_empty:
+        if not is_empty:
             # The next update must come due, however rare updates are.
             limit = history_steps + (updates + 1) / ratio + lead
         orders.give(steps, limit)
-        if ratio is None:
-            is_due = steps >= history_steps
-        else:
-            is_due = int((steps - history_steps) * ratio) > updates
-        is_due = is_due and not is_empty
+        is_due = int((steps - history_steps) * ratio) > updates and not is_empty
         played = orders.collect(0.0 if is_due else _PATIENCE_SECONDS)
         before = steps
         steps += sum(rollout.steps for rollout in played)
@@ -246,7 +248,7 @@ def train(config: Config, fleet: Fleet, start: Counters = BEGINNING) -> Iterator
             updates += 1
             if updates % config.broadcast_period_updates == 0:
                 orders.broadcast()
-        if steps // target_steps > before // target_steps:
+        if has_passed(target_steps, before, steps):
             fleet.learner.update_target()
         episodes: list[Episode] = [episode for rollout in played for episode in rollout.episodes]
         rungs = [actor_exploration(config, actor, steps) for actor in range(config.actors)]

@@ -9,10 +9,10 @@ import tensorflow as tf
 from rainbow_tf.agent.actor import Actor
 from rainbow_tf.agent.losses import losses_and_errors, q_values
 from rainbow_tf.agent.networks import make_network, make_support
-from rainbow_tf.command import load_tensorflow
 from rainbow_tf.config import Config
 from rainbow_tf.distributed.apex.shard import Rollout
 from rainbow_tf.environments.base import EpisodeTracker, make_world
+from rainbow_tf.process import load_tensorflow
 from rainbow_tf.replay.windows import Windows
 from rainbow_tf.runs.weights import make_actor
 from rainbow_tf.training.loop import step_to_keep

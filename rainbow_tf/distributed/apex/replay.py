@@ -252,7 +252,7 @@ class ShardedReplay:
             say(f"Warning: there is no checkpoint yet, so replay shard {shard.number} is empty.")
             return
         restore_replay(shard, self._store, checkpoint)
-        frames = checkpoint.state["frames"]
+        frames = checkpoint.frames
         say(f"Replay shard {shard.number} is as it was at {frames:,} frames.")
 
     def state(self) -> dict[str, np.ndarray]:

@@ -3,10 +3,9 @@
 import contextlib
 import csv
 import dataclasses
-import difflib
 import enum
-import fnmatch
 import os
+import signal
 import socket
 import sys
 import traceback
@@ -14,15 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import rainbow_tf.flags as presets
-from rainbow_tf import main
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.environments.base import make_world
-from rainbow_tf.games import GAMES
+from rainbow_tf.process import StopSignals, load_tensorflow
 from rainbow_tf.replay.replay import replay_bytes
-from rainbow_tf.runs.folder import FolderBusyError, check_folder, is_finished
-from rainbow_tf.runs.store import CHECKPOINTS, CheckpointError, CheckpointStore
-from rainbow_tf.scoring.normalise import published
+from rainbow_tf.runs.folder import FolderBusyError, RunFolder, check_folder, is_finished
+from rainbow_tf.runs.store import CHECKPOINTS, CheckpointStore
 from rainbow_tf.types import WorldSpec
 
 OUTPUT = "output.log"  # in the folder of a run: what it printed
@@ -88,62 +84,6 @@ class Outcome(NamedTuple):
 
     ending: Ending
     reason: str = ""
-
-
-def worlds(names: str) -> list[str]:
-    """The flags of the worlds that --games names, each once."""
-    flags: list[str] = []
-    for name in _parts(names, "--games", "such as --games=qbert,pong or --games=all"):
-        if name == "all":
-            flags += [f"--game={game}" for game in GAMES]
-        elif name == "atari26":
-            scores, *_ = published("atari100k", "noop").values()
-            flags += [f"--game={game}" for game in scores]
-        elif name in GAMES:
-            flags.append(f"--game={name}")
-        elif name != name.lower() or "/" in name or "-" in name:
-            flags.append(f"--environment={name}")
-        else:
-            close = difflib.get_close_matches(name, ["all", "atari26", *GAMES], n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(GAMES)}."
-            raise ConfigError(
-                f"--games has {name}, which is not one of the 57 games, all, atari26 or a "
-                f"Gymnasium id; {hint}"
-            )
-    return list(dict.fromkeys(flags))
-
-
-def agents(patterns: str) -> list[str]:
-    """Names of the presets that --presets matches, each once."""
-    names: list[str] = []
-    for pattern in _parts(patterns, "--presets", "such as --presets=rainbow,ablations/*"):
-        found = presets.names(pattern)
-        if not found:
-            close = difflib.get_close_matches(pattern, presets.names(), n=1)
-            close = close or fnmatch.filter(presets.names(), f"*/{pattern}")
-            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(presets.names())}."
-            raise ConfigError(f"--presets has {pattern}, which matches no preset; {hint}")
-        names += found
-    return list(dict.fromkeys(names))
-
-
-def seeds(text: str) -> list[int]:
-    """Seeds 1 to N of a number N, or those of a list with commas."""
-    parts = _parts(text, "--seeds", "such as --seeds=5 for 1 to 5, or --seeds=3,7")
-    if not all(part.isdecimal() for part in parts) or parts == ["0"]:
-        raise ConfigError(
-            f"--seeds={text} cannot be used; give a number, such as --seeds=5 for 1 to 5, or a "
-            "list, such as --seeds=3,7."
-        )
-    numbers = list(map(int, parts))
-    return list(dict.fromkeys(numbers)) if "," in text else list(range(1, numbers[0] + 1))
-
-
-def _parts(text: str | None, flag: str, example: str) -> list[str]:
-    parts = [part.strip() for part in (text or "").split(",") if part.strip()]
-    if not parts:
-        raise ConfigError(f"{flag} names nothing; give it, {example}.")
-    return parts
 
 
 def make_cells(
@@ -245,7 +185,7 @@ def _check_folders(cells: Iterable[Cell]) -> None:
 def read_state(config: Config) -> State:
     """How far the run of the settings is, without a look into its large files."""
     checkpoint = CheckpointStore(config.folder / CHECKPOINTS).newest()
-    saved = 0 if checkpoint is None else int(checkpoint.state["frames"])
+    saved = 0 if checkpoint is None else checkpoint.frames
     trained = _last_row(config.folder / "train.csv")
     evaluated = _last_row(config.folder / "eval.csv")
     return State(
@@ -286,7 +226,6 @@ def output_bytes(config: Config) -> int:
 
 def train_cell(cell: Cell) -> Outcome:
     """Trains a cell in a process that is its own, and says how that ended."""
-    sys.argv = ["rainbow_tf.main", *cell.arguments]  # a stopped run prints them, to go on with
     try:
         _print_to(cell.config.folder / OUTPUT)
         print(f"Process {os.getpid()} on {socket.gethostname()} begins.", flush=True)
@@ -310,15 +249,19 @@ def _print_to(path: Path) -> None:
 
 
 def _train(config: Config) -> Outcome:
+    load_tensorflow(config.tensorflow_threads)
+    from rainbow_tf.training.run import train_run
+
     try:
         check_folder(config)
-        main.run(config)
+        with RunFolder(config) as folder:
+            checkpoint = folder.find_checkpoint()
+            if checkpoint is None or not is_finished(config, checkpoint):
+                train_run(config, folder, checkpoint, stop=StopSignals(second=signal.SIG_DFL))
     except FolderBusyError as error:
         return _told(Ending.BUSY, str(error))
-    except (ConfigError, CheckpointError) as error:
+    except ConfigError as error:
         return _told(Ending.FAILED, str(error))
-    except SystemExit as error:  # of a run that diverged
-        return _told(Ending.FAILED, str(error).removeprefix("rainbow_tf: "))
     if read_state(config).is_finished:
         return Outcome(Ending.DONE)
     return Outcome(Ending.STOPPED, "it ended before it was finished")

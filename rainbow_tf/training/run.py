@@ -1,0 +1,177 @@
+"""One run: opened or resumed in its folder, trained, and left with a last checkpoint."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from rainbow_tf.agent.learner import DivergedError
+from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.evaluation.evaluator import Evaluator
+from rainbow_tf.process import StopSignals
+from rainbow_tf.runs.folder import RunFolder, resumes
+from rainbow_tf.runs.store import Best, Checkpoint, kept_best
+from rainbow_tf.training.build import AnyParts, build_parts
+from rainbow_tf.training.checkpoint import Checkpointer, restore
+from rainbow_tf.training.diagnosis import write_diagnosis
+from rainbow_tf.training.loop import train
+from rainbow_tf.training.metrics import Metrics
+from rainbow_tf.training.progress import ProgressBar, describe
+from rainbow_tf.training.recorder import Recorder
+from rainbow_tf.types import BEGINNING, Counters, Tick
+
+
+class Result(NamedTuple):
+    """How a run ended."""
+
+    frames: int
+    is_finished: bool  # it has all its frames and evaluations
+    best: Best | None
+
+
+Build = Callable[[Config, Counters], tuple[AnyParts, Iterator[Tick]]]
+
+
+def build_single(config: Config, start: Counters) -> tuple[AnyParts, Iterator[Tick]]:
+    """The parts of a run in this process, and its ticks."""
+    parts = build_parts(config, start.steps)
+    return parts, train(config, parts, start)
+
+
+class Run:
+    """A run under way: its parts, and everything that observes its ticks."""
+
+    def __init__(
+        self,
+        config: Config,
+        folder: RunFolder,
+        checkpoint: Checkpoint | None,
+        *,
+        build: Build = build_single,
+        is_stopping: Callable[[], bool],
+    ):
+        self._config = config
+        self._is_stopping = is_stopping
+        self.reached = BEGINNING if checkpoint is None else checkpoint.counters
+        self.parts, self._ticks = build(config, self.reached)
+        if checkpoint is not None:
+            restore(self.parts, folder.store, checkpoint)
+            print(f"Resuming from checkpoint {checkpoint.number} at {self.frames:,} frames.")
+        elif resumes(config):
+            print(f"{config.folder} has no checkpoint yet; starting from the beginning.")
+        print(describe(config, self.parts, self.frames), flush=True)
+        self._folder = folder
+        self._checkpoint = checkpoint
+
+    @property
+    def frames(self) -> int:
+        """Frames that the run has been trained for."""
+        return self.reached.steps * self._config.frames_per_step
+
+    def begin(self) -> None:
+        """Writes the settings to the folder and opens its files."""
+        config, parts, checkpoint = self._config, self.parts, self._checkpoint
+        self._folder.begin()
+        self._bar = ProgressBar(config.frames, self.frames)
+        say = self._bar.say
+        self.metrics = Metrics(
+            config=config,
+            network=parts.learner.online,
+            replay=parts.replay,
+            frames=self.frames,
+            evaluated=0 if checkpoint is None else checkpoint.evaluated,
+            say=say,
+        )
+        self.evaluator = Evaluator(
+            config=config,
+            policy=parts.evaluation_actor,
+            network=parts.learner.online,
+            write=self.metrics.write_evaluation,
+            is_stopping=self._is_stopping,
+            say=say,
+            show=self._bar.show_evaluation,
+        )
+        self._checkpointer = Checkpointer(
+            config=config,
+            store=self._folder.store,
+            parts=parts,
+            metrics=self.metrics,
+            evaluator=self.evaluator,
+            say=say,
+        )
+        self._recorder = Recorder(
+            config=config,
+            parts=parts,
+            metrics=self.metrics,
+            frames=self.frames,
+            is_stopping=self._is_stopping,
+            say=say,
+        )
+        if checkpoint is not None:
+            self._folder.store.discard_newer(checkpoint.number)
+            self._checkpointer.resume(checkpoint)
+
+    def ticks(self) -> Iterator[Tick]:
+        """Trains; yields every tick after it was logged, evaluated and saved where that is due."""
+        self._finish_interrupted_evaluation()
+        for tick in self._ticks:
+            self.reached = tick.counters
+            self.metrics.observe(tick)
+            self._bar.show(tick.frames, self.metrics)
+            evaluated = self._evaluate()
+            self._checkpointer.observe(tick, now=evaluated or self._is_stopping())
+            if evaluated:
+                self.evaluator.keep_best(tick.frames)
+            self._recorder.observe(tick.frames)
+            yield tick
+            if self._is_stopping():
+                break
+        self._checkpointer.save(self.reached)
+
+    def _evaluate(self) -> bool:
+        with self.metrics.paused():
+            return self.evaluator.observe(self.frames)
+
+    def _finish_interrupted_evaluation(self) -> None:
+        """Does what a stop or a kill left undone at the checkpoint."""
+        if self.reached == BEGINNING:
+            return
+        if self._evaluate():
+            self._checkpointer.save(self.reached, again=True)
+        if self.evaluator.best != kept_best(self._config.folder):
+            self.evaluator.keep_best(self.frames)
+
+    def close(self) -> None:
+        """Closes the files and the parts."""
+        self._bar.close()
+        self.metrics.close()
+        self.parts.close()
+
+
+def train_run(
+    config: Config,
+    folder: RunFolder,
+    checkpoint: Checkpoint | None,
+    *,
+    stop: StopSignals,
+    build: Build = build_single,
+) -> Result:
+    """Trains until the run is finished or stopped; a diverged run raises ConfigError."""
+    run = Run(config, folder, checkpoint, build=build, is_stopping=lambda: stop.requested)
+    stop.install()  # a Ctrl-C before this point leaves nothing behind
+    run.begin()
+    try:
+        for _ in run.ticks():
+            pass
+    except DivergedError as error:
+        raise ConfigError(_diagnosis(config, run, error)) from error
+    finally:
+        run.close()
+    is_finished = run.frames >= config.frames and not run.evaluator.is_due(run.frames)
+    return Result(run.frames, is_finished, run.evaluator.best)
+
+
+def _diagnosis(config: Config, run: Run, error: DivergedError) -> str:
+    try:
+        known = f"is in {write_diagnosis(config, run.parts, error, run.frames)}"
+    except OSError as full:
+        known = f"could not be written to {config.folder} ({full.strerror})"
+    return f"{error} The diagnosis {known}; a smaller --learning_rate or --clip_rewards may help."
