@@ -17,7 +17,6 @@ from rainbow_tf.training.build import build_parts
 from rainbow_tf.training.checkpoint import (
     Checkpointer,
     agent_variables,
-    counters,
     disk_bytes,
     restore,
 )

@@ -7,6 +7,7 @@ import pytest
 
 from rainbow_tf.config import Config
 from rainbow_tf.environments.base import make_world
+from rainbow_tf.types import Decision
 from rainbow_tf.video.film import Film, play
 from rainbow_tf.video.panel import Scene, Thought
 
