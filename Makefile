@@ -6,42 +6,51 @@ PEER ?= pfrl
 PEER_PACKAGES ?= torch $(PEER) ale-py gymnasium packaging
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow stress lint docs repository bench bench-compare clean
+# Two workers, each with one TensorFlow thread; a module's tests share one worker and its fixtures.
+PARALLEL := -n 2 --dist loadscope
 
-train: $(VENV)/installed
+.DEFAULT_GOAL := help
+.PHONY: help train check test test-slow stress coverage lint docs repository bench bench-compare clean
+
+help:  ## Print this list.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
+
+train: $(VENV)/installed  ## Train on GAME=qbert with ARGS="--flag=value ...".
 	$(BIN)/python -m rainbow_tf.main --game=$(GAME) $(ARGS)
 
-test: lint
-	$(BIN)/python -m pytest
+check: lint  ## Before a commit: lint, types and the tests that compile nothing.
+	$(BIN)/python -m pytest $(PARALLEL) -m "not compiles and not slow and not long and not stress"
 
-lint: $(VENV)/installed-dev
+test: lint  ## Lint, types and all tests but the slow ones.
+	$(BIN)/python -m pytest $(PARALLEL)
+
+test-slow: $(VENV)/installed-dev  ## Every game, timing ratios, notebooks, twenty kills, full learning thresholds.
+	$(BIN)/python -m pytest -v -m "slow or long"
+
+stress: $(VENV)/installed-dev  ## Kill a run a hundred times and resume it; replay a thousand recorded starts.
+	$(BIN)/python -m pytest -v -m stress
+
+coverage: $(VENV)/installed-dev  ## Run the tests of `make test` and print the lines that none of them reached.
+	$(BIN)/python -m pytest $(PARALLEL) --cov=rainbow_tf --cov=flags --cov=export --cov-report=term-missing:skip-covered
+
+lint: $(VENV)/installed-dev  ## Run ruff and mypy.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# All games, timing ratios, and the full learning thresholds.
-test-slow: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -v -m "slow or long"
-
-# Kills a run a hundred times and resumes it; replays a thousand recorded starts.
-stress: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -v -m stress
-
-# The site in build/site; broken links are errors.
-docs: $(VENV)/installed-dev
+docs: $(VENV)/installed-dev  ## Build the site in build/site; broken links are errors.
 	$(BIN)/python docs/configuration.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# Writes the project's public address where GITHUB_REPOSITORY stands for it.
-repository:
+repository:  ## Write REPOSITORY=owner/name into the notebooks' links.
 	@test -n "$(REPOSITORY)" || { echo "Give REPOSITORY=owner/name."; exit 1; }
 	sed -i 's|GITHUB_REPOSITORY|$(REPOSITORY)|g' colab/*.ipynb colab/README.md
 
-bench: $(VENV)/installed-dev
+bench: $(VENV)/installed-dev  ## Measure the agent on this machine.
 	$(BIN)/python -m rainbow_tf.benchmark $(ARGS)
 
 # The peer is installed from the registry into a virtual environment of its own.
-bench-compare: $(VENV)/installed $(VENV)-$(PEER)/installed
+bench-compare: $(VENV)/installed $(VENV)-$(PEER)/installed  ## Compare the speed with PEER=pfrl on GAME.
 	$(BIN)/python benchmarks/compare.py $(VENV)-$(PEER)/bin/python $(PEER) $(GAME)
 
 $(VENV)-$(PEER)/installed:
@@ -58,5 +67,5 @@ $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/pip install --quiet --editable ".[dev]"
 	touch $@
 
-clean:
+clean:  ## Delete the virtual environments.
 	rm -rf $(VENV) $(VENV)-*

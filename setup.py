@@ -73,6 +73,8 @@ setup(
             "mypy>=1.15",
             "opencv-python-headless>=4.10",
             "pytest>=8.3",
+            "pytest-cov>=6.0",
+            "pytest-xdist>=3.6",
             "pyyaml>=6.0",
             "ruff>=0.12",
         ],

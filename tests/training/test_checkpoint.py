@@ -93,7 +93,7 @@ class Run:
     def resumed(cls, config):
         checkpoint, problems = CheckpointStore(config.folder / CHECKPOINTS).newest_whole()
         assert not problems
-        run = cls(config, counters(checkpoint))
+        run = cls(config, checkpoint.counters)
         restore(run.parts, run.store, checkpoint)
         run.checkpointer.resume(checkpoint)
         return run
