@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
