@@ -2,8 +2,6 @@
 
 import csv
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -19,11 +17,14 @@ TINY_QBERT = [
 ]
 
 
-def run(module, *arguments):
-    command = [sys.executable, "-m", f"rainbow_tf.{module}", *map(str, arguments)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert result.returncode == 0, result.stderr
-    return result.stdout
+@pytest.fixture(scope="module")
+def run(run_command):
+    def succeed(name, *arguments):
+        result = run_command(name, *arguments)
+        assert result.status == 0, result.stderr
+        return result.stdout
+
+    return succeed
 
 
 def rows(path):
@@ -32,13 +33,13 @@ def rows(path):
 
 
 @pytest.fixture(scope="module")
-def resumed(tmp_path_factory):
+def resumed(run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "qbert" / "a3c" / "seed_1"
-    first = run("main", *TINY_QBERT, f"--run_dir={folder}", "--frames=1600")
+    first = run("train", *TINY_QBERT, f"--run_dir={folder}", "--frames=1600")
     assert "Done after 1,6" in first
     assert "replay" not in first
-    again = run("main", *TINY_QBERT, f"--run_dir={folder}")
-    assert "Going on from checkpoint" in again
+    again = run("train", *TINY_QBERT, f"--run_dir={folder}")
+    assert "Resuming from checkpoint" in again
     assert "Done after 3,2" in again
     return folder
 
@@ -54,15 +55,15 @@ def test_a3c_trains_evaluates_and_resumes(resumed):
     assert json.loads((resumed / "config.json").read_text())["algorithm"] == "a3c"
 
 
-def test_a3c_is_evaluated_exported_and_reported(resumed, tmp_path):
+def test_a3c_is_evaluated_exported_and_reported(run, resumed, tmp_path):
     run("evaluate", f"--run_dir={resumed}", "--episodes=2", "--snapshot=latest")
     summary = json.loads((resumed / "evaluations/paper_noop/summary.json").read_text())
     assert (summary["agent"], summary["episodes"], summary["support"]) == ("a3c", 2, None)
     models = tmp_path / "models"
     written = run("export", f"--run_dir={resumed}", f"--output_dir={models}")
     assert "serving_default, from_frames, metadata" in written
-    run("export.check", models)
-    played = run("export.play", f"--model_dir={models}", "--episodes=1")
+    run("check", models)
+    played = run("play", f"--model_dir={models}", "--episodes=1")
     assert "mean score" in played
     starts = tmp_path / "starts.json"
     run(

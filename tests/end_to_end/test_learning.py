@@ -41,7 +41,7 @@ def frames_to_reach(config: Config, mean_return: float, *, episodes: int) -> int
     "agent",
     [
         "rainbow",
-        "baselines/dqn",
+        pytest.param("baselines/dqn", marks=pytest.mark.slow),
         *(pytest.param(name, marks=pytest.mark.long) for name in [*AGENTS, *OTHERS]),
     ],
 )
@@ -52,6 +52,7 @@ def test_cartpole_soon_gets_better(preset, agent):
 
 
 @pytest.mark.learning
+@pytest.mark.slow
 def test_minatar_breakout_soon_gets_better(preset):
     # A random player scores about 0.5.
     config = preset("minatar", "--frames=30000")
@@ -92,6 +93,7 @@ def test_three_actors_reach_what_one_process_does(preset, name, flags, mean_retu
 
 
 @pytest.mark.learning
+@pytest.mark.slow
 def test_a3c_soon_gets_better_at_cartpole(preset):
     config = preset(*A3C_CARTPOLE, "--frames=40000")
     assert frames_to_reach(config, 100, episodes=20) is not None

@@ -27,7 +27,7 @@ IMPORTS = {
 # A stand-in for TensorFlow Serving, as the serving tests have it.
 SERVER = """#!{python}
 import signal, sys, threading
-sys.path.insert(0, "{tests}/serving")
+sys.path.insert(0, "{tests}/export")
 from pathlib import Path
 from model_server import ModelServer
 given = dict(argument.lstrip("-").split("=", 1) for argument in sys.argv[1:])
@@ -208,6 +208,7 @@ def test_quickstart_runs(run):
     assert (folder / "runs/cartpole/seed_1/best/online.npz").exists()
 
 
+@pytest.mark.slow
 def test_atari_runs(run):
     notebook, folder = run("atari")
     assert "of human" in text_of(notebook)
@@ -216,6 +217,7 @@ def test_atari_runs(run):
     assert (run_dir / "evaluations/paper_noop/summary.json").exists()
 
 
+@pytest.mark.slow
 def test_study_runs(run):
     notebook, folder = run("study")
     assert "data:image/png" in str(outputs_of(notebook))
@@ -233,6 +235,7 @@ def test_nothing_is_served_where_there_is_no_server():
     assert not re.search("Popen|system", "".join([*outside, *map(ast.unparse, choice.body)]))
 
 
+@pytest.mark.slow
 def test_serve_runs_with_a_server(run, tmp_path):
     server = tmp_path / "bin/tensorflow_model_server"
     server.write_text(SERVER.format(python=sys.executable, tests=ROOT / "tests"))

@@ -1,4 +1,4 @@
-"""Every agent of the presets on a real game: it plays, learns and stays finite."""
+"""Every agent of the presets trains: it plays, learns and stays finite."""
 
 import numpy as np
 import pytest
@@ -7,15 +7,31 @@ import rainbow_tf.flags as presets
 from rainbow_tf.training.build import build_parts
 from rainbow_tf.training.loop import train
 
-SHORT = ("--game=pong", "--frames=2400", "--min_history_frames=1200", "--replay_capacity=2000")
-# Worlds, and what has a smoke test of its own.
+PONG = ("--game=pong", "--frames=2400", "--min_history_frames=1200", "--replay_capacity=2000")
+CARTPOLE = (
+    *("--environment=CartPole-v1", "--network=auto"),
+    *("--frames=124", "--min_history_frames=100", "--replay_capacity=200"),
+)
+# Environments, and agents that have tests of their own.
 OTHERS = ("cartpole", "minatar", "baselines/a3c", "apex")
 AGENTS = [name for name in presets.names() if name not in OTHERS]
 
 
-@pytest.mark.parametrize("name", AGENTS)
-def test_a_preset_trains_on_pong(preset, name):
-    config = preset(name, *SHORT)
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("rainbow", PONG),
+        ("baselines/dqn", PONG),
+        *((name, CARTPOLE) for name in AGENTS if name not in ("rainbow", "baselines/dqn")),
+        *(
+            pytest.param(name, PONG, marks=pytest.mark.slow)
+            for name in AGENTS
+            if name not in ("rainbow", "baselines/dqn")
+        ),
+    ],
+)
+def test_a_preset_trains(preset, name, flags):
+    config = preset(name, *flags)
     parts = build_parts(config)
     before = [variable.numpy() for variable in parts.learner.online.trainable_variables]
     ticks = list(train(config, parts))

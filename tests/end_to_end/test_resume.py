@@ -141,7 +141,7 @@ def test_killed_a_hundred_times(run_command, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stopped_run_saves_and_says_how_to_resume(run_command, tmp_path, number):
     folder = tmp_path / "run"
-    process = start(folder, "--frames=10_000_000", "--restart")
+    process = start(folder, "--frames=10_000_000", "--eval_period_frames=0", "--restart")
     wait_for(has_checkpoint(folder), process)
     process.send_signal(number)
     code, stdout, _ = finish(process)
@@ -154,16 +154,18 @@ def test_a_stopped_run_saves_and_says_how_to_resume(run_command, tmp_path, numbe
     assert "--restart" not in command, "it would start from the beginning"
     arguments = command.split()[3:]
     assert f"--run_dir={folder}" in arguments
-    result = run_command("train", *arguments, f"--frames={frames + 40}")
-    assert result.status == 0, result.stderr
-    assert f"at {frames:,} frames" in result.stdout
+    # The command finds the run and its checkpoint; with these frames nothing is left to do.
+    result = run_command("train", *arguments, f"--frames={frames}")
+    assert (result.status, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"Training in {folder} is complete ({frames:,} frames).")
 
 
 HOLDS_THE_FOLDER = """
 import sys, time
 from rainbow_tf.config import Config
 from rainbow_tf.runs.folder import RunFolder
-RunFolder(Config(environment="CartPole-v1", run_dir=sys.argv[1])).lock()
+folder = RunFolder(Config(environment="CartPole-v1", run_dir=sys.argv[1]))
+folder.lock()
 print("locked", flush=True)
 time.sleep(300)
 """
@@ -171,20 +173,22 @@ time.sleep(300)
 
 def test_two_processes_in_one_folder(run_command, cartpole, tmp_path):
     folder = cartpole.copy(tmp_path / "run")
-    command = ["train", *cartpole.settings, f"--run_dir={folder}", "--frames=520"]
+    command = ["train", *cartpole.settings, f"--run_dir={folder}"]
     first = subprocess.Popen(
         [sys.executable, "-c", HOLDS_THE_FOLDER, folder], stdout=subprocess.PIPE, text=True
     )
-    assert first.stdout.readline() == "locked\n"
-    result = run_command(*command)
+    try:
+        assert first.stdout.readline() == "locked\n"
+        result = run_command(*command)
+    finally:
+        first.kill()
+        first.communicate()
     assert result.status == 1
     assert f"Another process trains in {folder}" in result.stderr
-    first.kill()
-    first.communicate()
     # A dead process does not keep the folder locked.
     result = run_command(*command)
     assert result.status == 0, result.stderr
-    assert "Resuming from checkpoint" in result.stdout
+    assert "is complete" in result.stdout
 
 
 def test_a_full_disk_does_not_end_the_run(tmp_path):
