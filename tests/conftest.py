@@ -27,8 +27,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # the workers share the cores
 # A shell starts background jobs with Ctrl-C ignored, and commands would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests that compile TensorFlow functions, train or start long processes. `make check` runs the
-# others. Single tests elsewhere carry the marker themselves.
+# Tests that compile TensorFlow functions or take long; `make check` runs the others. Single tests
+# in other files carry the marker themselves.
 COMPILES = (
     "agent/test_actor.py",
     "agent/test_layers.py",
@@ -39,7 +39,6 @@ COMPILES = (
     "end_to_end/",
     "evaluation/",
     "export/",
-    "flags/test_training.py",
     "test_benchmark.py",
     "test_evaluate.py",
     "test_watch.py",
@@ -47,7 +46,6 @@ COMPILES = (
     "training/test_kills.py",
     "training/test_progress.py",
     "training/test_recorder.py",
-    "training/test_run.py",
     "video/",
 )
 
@@ -143,6 +141,16 @@ def run_command():
         return Ended(status, texts[0], texts[1] + last_words)
 
     return run
+
+
+@pytest.fixture
+def uncompiled():
+    """Runs TensorFlow functions as plain Python: a few calls take less than compiling them."""
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
 
 
 class TrainedRun(NamedTuple):

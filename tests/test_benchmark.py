@@ -12,11 +12,6 @@ from rainbow_tf.agent.networks import make_network
 from rainbow_tf.config import Config
 
 
-def run_benchmark(*arguments):
-    command = [sys.executable, "-m", "rainbow_tf.benchmark", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600)
-
-
 def test_figures_are_medians_with_quartiles():
     figure = benchmark.figure("speed", "ms", [4.0, 1.0, 2.0, 3.0, 100.0])
     assert figure == ("speed", "ms", 3.0, 2.0, 4.0)
@@ -42,18 +37,20 @@ def test_flops_of_an_update_by_hand():
     assert flops == pytest.approx(3.35e9, rel=0.002)
 
 
-def test_unknown_section_is_refused():
-    result = run_benchmark("--only=learnr")
-    assert result.returncode != 0
+def test_unknown_section_is_refused(run_command):
+    result = run_command("benchmark", "--only=learnr")
+    assert result.status == 1
     assert "--only=learnr" in result.stderr
     assert "learner" in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_environment_figures_as_json(tmp_path):
+def test_environment_figures_as_json(run_command, tmp_path):
     path = tmp_path / "figures.json"
-    result = run_benchmark("--only=environment", "--repeats=3", f"--json={path}", "--game=pong")
-    assert result.returncode == 0, result.stderr
+    result = run_command(
+        "benchmark", "--only=environment", "--repeats=3", f"--json={path}", "--game=pong"
+    )
+    assert result.status == 0, result.stderr
     figures = json.loads(path.read_text())
     assert [figure["name"] for figure in figures] == [
         f"environment, {lanes} lanes" for lanes in (1, 4, 8, 16)
@@ -83,7 +80,7 @@ def test_memory_stays_flat():
     code = """
 import dataclasses
 import psutil
-from rainbow_tf.command import load_tensorflow
+from rainbow_tf.process import load_tensorflow
 load_tensorflow()
 from rainbow_tf.config import Config
 from rainbow_tf.training.loop import train

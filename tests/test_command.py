@@ -1,22 +1,25 @@
 """How commands begin and end: flags that cannot be used, and Ctrl-C at any moment."""
 
+import importlib
 import os
 import subprocess
 import sys
 
 import pytest
 
+import rainbow_tf
+from rainbow_tf import cli
 from rainbow_tf.config import Config
 
-# Every command, and flags with which it comes as far as TensorFlow's import.
+# Every command that loads TensorFlow, and flags with which it gets that far.
 COMMANDS = {
-    "rainbow_tf.main": ["--environment=CartPole-v1", "--run_dir={folder}/new"],
-    "rainbow_tf.evaluate": ["--run_dir={folder}/run"],
-    "rainbow_tf.watch": ["--run_dir={folder}/run", "--out={folder}/x.gif"],
-    "rainbow_tf.export": ["--run_dir={folder}/run", "--output_dir={folder}/model"],
-    "rainbow_tf.export.play": ["--model_dir={folder}/served"],
-    "rainbow_tf.benchmark": ["--only=learner"],
-    "rainbow_tf.record_starts": [
+    "train": ["--environment=CartPole-v1", "--run_dir={folder}/new"],
+    "evaluate": ["--run_dir={folder}/run"],
+    "watch": ["--run_dir={folder}/run", "--out={folder}/x.gif"],
+    "export": ["--run_dir={folder}/run", "--output_dir={folder}/model"],
+    "play": ["--model_dir={folder}/served"],
+    "benchmark": ["--only=learner"],
+    "record_starts": [
         "--run_dir={folder}/qbert",
         "--player=policy",
         "--output={folder}/starts.json",
@@ -24,13 +27,15 @@ COMMANDS = {
 }
 
 
-def run(module, *arguments, **kwargs):
+def run_python(*arguments, modules=None, **environment):
+    """Runs Python in a process of its own, with these modules before all others."""
+    path = os.pathsep.join(filter(None, [modules and str(modules), os.environ.get("PYTHONPATH")]))
     return subprocess.run(
-        [sys.executable, "-m", module, *arguments],
+        [sys.executable, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
-        **kwargs,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": path, **environment},
     )
 
 
@@ -61,35 +66,40 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("module", COMMANDS)
-def test_an_interrupt_of_tensorflows_import_is_one_sentence(folder, module):
-    arguments = [argument.format(folder=folder) for argument in COMMANDS[module]]
-    environment = {**os.environ, "PYTHONPATH": str(folder / "modules")}
-    result = run(module, *arguments, env=environment)
-    assert result.returncode != 0
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_interrupt_while_tensorflow_loads_is_one_sentence(
+    run_command, folder, monkeypatch, name
+):
+    def interrupted(threads=None):
+        raise KeyboardInterrupt
+
+    module = importlib.import_module(cli.COMMANDS[name][0])
+    monkeypatch.setattr(module, "load_tensorflow", interrupted)
+    result = run_command(name, *(argument.format(folder=folder) for argument in COMMANDS[name]))
+    assert result.status == 1
     lines = [line for line in result.stderr.splitlines() if line and "0%|" not in line]
     assert len(lines) == 1, result.stderr
     assert lines[0].startswith("rainbow_tf: interrupted")
 
 
-def test_an_interrupt_that_native_code_calls_an_import_error(folder):
-    environment = {**os.environ, "PYTHONPATH": str(folder / "modules"), "NATIVE": "1"}
-    result = run("rainbow_tf.evaluate", f"--run_dir={folder}/run", env=environment)
+@pytest.mark.parametrize("native", ["", "1"], ids=["python", "native"])
+def test_an_interrupt_of_tensorflows_import_is_one_sentence(folder, native):
+    command = ("-m", "rainbow_tf.evaluate", f"--run_dir={folder}/run")
+    result = run_python(*command, modules=folder / "modules", NATIVE=native)
+    assert result.returncode == 1
     assert result.stderr == "rainbow_tf: interrupted; nothing was written.\n"
 
 
-def interrupted(argv0, error):
-    code = f"import sys; sys.argv = [{argv0!r}]; import rainbow_tf; raise {error}"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-
-
-def test_an_interrupt_of_a_commands_imports_is_one_sentence():
+def test_an_interrupt_of_a_commands_imports_is_one_sentence(capsys):
     # Python calls the command -m until it has found it.
-    assert interrupted("-m", "KeyboardInterrupt").stderr == "rainbow_tf: interrupted.\n"
-    assert interrupted("-m", "KeyboardInterrupt").returncode != 0
-    assert "Traceback" in interrupted("-m", "ValueError").stderr
-    # Somebody else's program is left alone.
-    assert "Traceback" in interrupted("program.py", "KeyboardInterrupt").stderr
+    code = "import sys; sys.argv = ['-m']; import rainbow_tf; raise KeyboardInterrupt"
+    result = run_python("-c", code)
+    assert result.returncode != 0
+    assert result.stderr == "rainbow_tf: interrupted.\n"
+    # Other errors keep their traceback, and other programs their own hook.
+    rainbow_tf._excepthook(ValueError, ValueError("wrong"), None)
+    assert "ValueError: wrong" in capsys.readouterr().err
+    assert sys.excepthook is not rainbow_tf._excepthook
 
 
 FLAGS = [
@@ -105,19 +115,28 @@ FLAGS = [
 
 
 @pytest.mark.parametrize(("flag", "sentence"), FLAGS)
-def test_a_flag_that_cannot_be_used_is_one_sentence(flag, sentence):
-    result = run("rainbow_tf.main", flag)
-    assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr == f"rainbow_tf: {sentence}\n"
+def test_a_flag_that_cannot_be_used_is_one_sentence(run_command, flag, sentence):
+    assert run_command("train", flag) == (1, "", f"rainbow_tf: {sentence}\n")
 
 
-@pytest.mark.parametrize("module", [*COMMANDS, "rainbow_tf.report", "rainbow_tf.export.check"])
-def test_a_typo_and_help_are_answered_without_tensorflow(module, tmp_path):
-    (tmp_path / "tensorflow.py").write_text("raise SystemExit('TensorFlow was imported')")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    result = run(module, "--no_such_thing=1", env=environment)
-    assert (result.returncode, len(result.stderr.splitlines())) == (1, 1)
-    assert "--no_such_thing is not a flag" in result.stderr
-    result = run(module, "--helpfull", env=environment)
-    assert result.stderr == ""
-    assert "python -m rainbow_tf" in result.stdout
+TYPO_AND_HELP = """
+import importlib, sys
+from rainbow_tf import cli
+for name, (module, _) in cli.COMMANDS.items():
+    command = importlib.import_module(module).COMMAND
+    command.main([name, "--helpfull"])
+    try:
+        command.main([name, "--no_such_thing=1"])
+    except SystemExit as end:
+        print(end, file=sys.stderr)
+assert "tensorflow" not in sys.modules
+"""
+
+
+def test_a_typo_and_help_are_answered_without_tensorflow():
+    result = run_python("-c", TYPO_AND_HELP)
+    assert result.returncode == 0, result.stderr
+    lines = result.stderr.splitlines()
+    assert len(lines) == len(cli.COMMANDS)
+    assert all(line.startswith("rainbow_tf: --no_such_thing is not a flag") for line in lines)
+    assert result.stdout.count("python -m rainbow_tf") >= len(cli.COMMANDS)

@@ -2,8 +2,6 @@
 
 import csv
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -15,24 +13,6 @@ from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.environments.base import make_world
 from rainbow_tf.runs.weights import Best, write_best
 from rainbow_tf.starts import file as starts
-
-TINY_CARTPOLE = [
-    "--environment=CartPole-v1",
-    "--frames=400",
-    "--min_history_frames=100",
-    "--replay_capacity=1000",
-    "--eval_period_frames=200",
-    "--eval_frames=100",
-]
-
-
-def command(module, *arguments):
-    return subprocess.run(
-        [sys.executable, "-m", f"rainbow_tf.{module}", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
 
 
 def parse(*arguments):
@@ -52,18 +32,15 @@ def results(folder):
 
 
 @pytest.fixture(scope="module")
-def cartpole(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    done = command("main", *TINY_CARTPOLE, f"--run_dir={folder}")
-    assert done.returncode == 0, done.stderr
-    return folder
+def trained(cartpole, tmp_path_factory):
+    return cartpole.copy(tmp_path_factory.mktemp("evaluated") / "run")
 
 
-def test_a_run_is_scored_from_end_to_end(cartpole):
-    arguments = [f"--run_dir={cartpole}", "--episodes=7", "--num_envs=3"]
-    done = command("evaluate", *arguments, "--eval_epsilon=0.5")
-    assert done.returncode == 0, done.stderr
-    rows, summary = results(cartpole / "evaluations" / "gymnasium")
+def test_a_run_is_scored_from_end_to_end(run_command, trained):
+    arguments = [f"--run_dir={trained}", "--episodes=7", "--num_envs=3"]
+    done = run_command("evaluate", *arguments, "--eval_epsilon=0.5")
+    assert done.status == 0, done.stderr
+    rows, summary = results(trained / "evaluations" / "gymnasium")
     assert list(rows[0]) == [
         *("episode", "score", "length", "start"),
         *("value_mean", "return_mean", "outside_support"),
@@ -79,7 +56,7 @@ def test_a_run_is_scored_from_end_to_end(cartpole):
         assert float(row["return_mean"]) == pytest.approx(np.mean(returns))
         outside = np.mean(np.array(returns) > 10)
         assert float(row["outside_support"]) == pytest.approx(outside)
-    best = json.loads((cartpole / "best" / "score.json").read_text())
+    best = json.loads((trained / "best" / "score.json").read_text())
     expected = {
         "game": None,
         "environment": "CartPole-v1",
@@ -106,20 +83,25 @@ def test_a_run_is_scored_from_end_to_end(cartpole):
     assert "7/7" in done.stderr
 
 
-def test_training_writes_the_value_check_too(cartpole):
-    with (cartpole / "eval.csv").open() as file:
-        for row in csv.DictReader(file):
-            assert 0 < float(row["return_mean"]) < 10
-            assert -10 < float(row["value_mean"]) < 10
-            assert float(row["outside_support"]) == 0
+def test_training_compares_values_with_returns_too(trained):
+    with (trained / "eval.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2
+    for row in rows:
+        # A reward of 1 a step: the first state of an episode of n steps has the largest return.
+        assert 0 < float(row["return_mean"]) < (1 - 0.99 ** float(row["score_max"])) / 0.01
+        assert -10 < float(row["value_mean"]) < 10
+        # Returns are above 10 where more than 10 steps follow: in no episode of at most 10 steps.
+        assert 0 <= float(row["outside_support"]) < 1
+        assert (float(row["outside_support"]) > 0) == (float(row["score_max"]) > 10)
 
 
-def test_the_newest_checkpoint_can_be_scored(cartpole, monkeypatch):
+def test_the_newest_checkpoint_can_be_scored(trained, monkeypatch):
     monkeypatch.setattr(evaluate, "load_tensorflow", lambda threads: None)  # it is loaded
-    evaluate.run(parse(f"--run_dir={cartpole}", "--episodes=1", "--snapshot=latest"))
-    _, summary = results(cartpole / "evaluations" / "gymnasium")
+    evaluate.run(parse(f"--run_dir={trained}", "--episodes=1", "--snapshot=latest"))
+    _, summary = results(trained / "evaluations" / "gymnasium")
     assert summary["snapshot"] == "latest"
-    assert summary["frames"] >= 400
+    assert summary["frames"] >= 500
     assert summary["num_envs"] == 1  # no more lanes than episodes
     assert summary["score_stderr"] is None
 
@@ -232,8 +214,8 @@ def test_no_noise_to_keep_and_no_room_to_write(breakout, tmp_path):
         evaluate._write(tmp_path / "file" / "evaluations", "", {})
 
 
-def test_the_command_ends_without_a_traceback(tmp_path):
-    done = command("evaluate", f"--run_dir={tmp_path}")
-    assert done.returncode != 0
+def test_the_command_ends_without_a_traceback(run_command, tmp_path):
+    done = run_command("evaluate", f"--run_dir={tmp_path}")
+    assert done.status == 1
     assert done.stderr.startswith("rainbow_tf: ")
     assert done.stderr.count("\n") == 1

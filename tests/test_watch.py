@@ -1,35 +1,18 @@
 """Watching a run: the command, its video, and what it says when it cannot."""
 
-import os
 import re
 import signal
-import subprocess
 import sys
-import time
 
 import cv2
 import pytest
 
+from rainbow_tf import watch
 from rainbow_tf.agent.networks import make_network
 from rainbow_tf.config import Config
 from rainbow_tf.environments.base import make_world
 from rainbow_tf.runs.store import Best
 from rainbow_tf.runs.weights import write_best
-
-# All warnings are errors but those that TensorFlow Probability and Keras raise in themselves.
-COMMAND = [
-    sys.executable,
-    *("-W", "error"),
-    *("-W", "ignore:distutils Version classes are deprecated"),
-    *("-W", "ignore:__array__ implementation doesn't accept a copy keyword"),
-    *("-m", "rainbow_tf.watch"),
-]
-
-
-def watch(*arguments, **kwargs):
-    return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, timeout=300, **kwargs
-    )
 
 
 def make_run(folder, config):
@@ -68,10 +51,12 @@ def frames(path):
         ("qbert", "mp4", (630, 480 + 566, 3)),
     ],
 )
-def test_worlds_are_filmed(runs, tmp_path, name, suffix, shape):
+def test_environments_are_filmed(run_command, runs, tmp_path, name, suffix, shape):
     out = tmp_path / "new" / f"{name}.{suffix}"
-    result = watch(f"--run_dir={runs / name}", f"--out={out}", "--max_seconds=2", "--episodes=9")
-    assert result.returncode == 0, result.stderr
+    result = run_command(
+        "watch", f"--run_dir={runs / name}", f"--out={out}", "--max_seconds=2", "--episodes=9"
+    )
+    assert result.status == 0, result.stderr
     pictures = frames(out)
     assert {picture.shape for picture in pictures} == {shape}
     assert len(pictures) == 30 if suffix == "mp4" else 20 < len(pictures) <= 30
@@ -85,34 +70,29 @@ def test_worlds_are_filmed(runs, tmp_path, name, suffix, shape):
 
 
 @pytest.mark.slow
-def test_a_whole_game_is_not_cut(runs, tmp_path):
+def test_a_whole_game_is_not_cut(run_command, runs, tmp_path):
     out = tmp_path / "game.gif"
-    result = watch(f"--run_dir={runs / 'cartpole'}", f"--out={out}", "--fps=30", "--seed=4")
-    assert result.returncode == 0, result.stderr
+    result = run_command(
+        "watch", f"--run_dir={runs / 'cartpole'}", f"--out={out}", "--fps=30", "--seed=4"
+    )
+    assert result.status == 0, result.stderr
     (line,) = result.stdout.splitlines()
     seconds, score = map(float, re.search(r"shows ([\d.]+) s .* of (\d+)\.", line).groups())
     assert seconds == pytest.approx((score + 1) / 30, abs=0.06)  # with the end
 
 
-def test_an_interrupt_leaves_no_file(runs, tmp_path):
+def test_an_interrupt_leaves_no_file(run_command, runs, tmp_path, monkeypatch):
+    def interrupted(scenes):
+        for number, scene in enumerate(scenes):
+            if number == 3:
+                assert [path.name for path in tmp_path.iterdir()] == [".game.part.mp4"]
+                signal.raise_signal(signal.SIGINT)
+            yield scene
+
+    monkeypatch.setattr(watch, "_shown", interrupted)
     out = tmp_path / "game.mp4"
-    arguments = [f"--run_dir={runs / 'qbert'}", f"--out={out}", "--max_seconds=3000"]
-    process = subprocess.Popen(
-        [*COMMAND, *arguments, "--episodes=100"],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    deadline = time.monotonic() + 200
-    while not list(tmp_path.iterdir()):
-        assert time.monotonic() < deadline
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
-    assert [path.name for path in tmp_path.iterdir()] == [".game.part.mp4"]
-    os.kill(process.pid, signal.SIGINT)
-    _, stderr = process.communicate(timeout=100)
-    assert process.returncode != 0
-    assert "Traceback" not in stderr
-    assert stderr.splitlines()[-1] == "rainbow_tf: interrupted; no video was written."
+    result = run_command("watch", f"--run_dir={runs / 'cartpole'}", f"--out={out}")
+    assert result == (1, "", "rainbow_tf: interrupted; no video was written.\n")
     assert not list(tmp_path.iterdir())
 
 
@@ -134,28 +114,25 @@ def test_an_interrupt_leaves_no_file(runs, tmp_path):
         (["qbert"], ["'qbert' is not a flag"]),
     ],
 )
-def test_bad_input_is_one_sentence_before_tensorflow(runs, tmp_path, arguments, named):
-    (tmp_path / "modules").mkdir()
-    (tmp_path / "modules" / "tensorflow.py").write_text("raise SystemExit('imported')")
-    result = watch(
-        *(argument.format(runs=runs) for argument in arguments),
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "modules")},
-    )
-    assert result.returncode != 0
+def test_bad_input_is_one_sentence_before_tensorflow(
+    run_command, runs, tmp_path, monkeypatch, arguments, named
+):
+    def loaded(threads):
+        raise AssertionError("TensorFlow was loaded")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(watch, "load_tensorflow", loaded)
+    result = run_command("watch", *(argument.format(runs=runs) for argument in arguments))
+    assert result.status == 1
     assert len(result.stderr.strip().splitlines()) == 1, result.stderr
     for part in named:
         assert part in result.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["modules"]
+    assert not list(tmp_path.iterdir())
 
 
-def test_without_the_extra_it_is_named(runs, tmp_path):
-    (tmp_path / "imageio_ffmpeg.py").write_text("raise ImportError")
-    result = watch(
-        f"--run_dir={runs / 'cartpole'}",
-        "--out=x.mp4",
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-    )
-    assert result.returncode != 0
+def test_a_missing_extra_is_named(run_command, runs, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    result = run_command("watch", f"--run_dir={runs / 'cartpole'}", f"--out={tmp_path}/x.mp4")
+    assert result.status == 1
     assert 'pip install "rainbow_tf[video]"' in result.stderr
     assert len(result.stderr.splitlines()) == 1

@@ -17,21 +17,24 @@ OTHERS = ("cartpole", "minatar", "baselines/a3c", "apex")
 AGENTS = [name for name in presets.names() if name not in OTHERS]
 
 
+COMPILED = ("rainbow", "baselines/dqn")
+UNCOMPILED = [name for name in AGENTS if name not in COMPILED]
+
+
 @pytest.mark.parametrize(
-    ("name", "flags"),
-    [
-        ("rainbow", PONG),
-        ("baselines/dqn", PONG),
-        *((name, CARTPOLE) for name in AGENTS if name not in ("rainbow", "baselines/dqn")),
-        *(
-            pytest.param(name, PONG, marks=pytest.mark.slow)
-            for name in AGENTS
-            if name not in ("rainbow", "baselines/dqn")
-        ),
-    ],
+    "name", [*COMPILED, *(pytest.param(name, marks=pytest.mark.slow) for name in UNCOMPILED)]
 )
-def test_a_preset_trains(preset, name, flags):
-    config = preset(name, *flags)
+def test_a_preset_trains_on_pong(preset, name):
+    check_training(preset(name, *PONG))
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("name", UNCOMPILED)
+def test_a_preset_trains_on_cartpole(preset, name):
+    check_training(preset(name, *CARTPOLE))
+
+
+def check_training(config):
     parts = build_parts(config)
     before = [variable.numpy() for variable in parts.learner.online.trainable_variables]
     ticks = list(train(config, parts))

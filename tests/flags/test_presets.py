@@ -2,8 +2,6 @@
 
 import dataclasses
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -156,7 +154,7 @@ def test_every_field_of_a_preset(preset, name):
     assert dataclasses.asdict(preset(name, "--game=qbert")) == expected
 
 
-def test_the_table_and_the_worlds_are_all_presets():
+def test_the_table_and_the_environments_are_all_presets():
     assert set(presets.names()) == {*EXPECTED, "cartpole", "minatar"}
 
 
@@ -242,6 +240,7 @@ def built(monkeypatch):
     return build
 
 
+@pytest.mark.compiles
 def test_an_ablation_changes_its_part_and_nothing_else(preset, built):
     tiny = ("--environment=CartPole-v1", "--replay_capacity=1000")
     rainbow = built(preset("rainbow", *tiny))
@@ -285,7 +284,7 @@ def test_later_presets_win_and_flags_win_over_all():
     assert values.target_period_frames == 7
 
 
-def test_what_follows_two_dashes_is_no_preset():
+def test_what_follows_two_dashes_is_not_a_preset():
     assert presets.expand(["train", "--", "--preset=x"]) == ["train", "--", "--preset=x"]
 
 
@@ -298,31 +297,29 @@ def test_an_unknown_preset_is_named_with_the_way_out(name, hint):
         presets.path(name)
 
 
-def run_main(*arguments, cwd):
-    command = [sys.executable, "-m", "rainbow_tf.main", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=cwd)
-
-
-def test_presets_are_found_from_any_folder(tmp_path):
-    listed = run_main("--list_presets", cwd=tmp_path)
-    assert listed.returncode == 0
+def test_presets_are_found_from_any_folder(run_command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    listed = run_command("train", "--list_presets")
+    assert listed.status == 0
     assert [line.split()[0] for line in listed.stdout.splitlines()] == presets.names()
     assert all(line.endswith(".") for line in listed.stdout.splitlines())
-    refused = run_main("--preset=ablations/no_duble", "--game=qbert", cwd=tmp_path)
-    assert refused.returncode == 1
-    assert refused.stderr == (
+    refused = run_command("train", "--preset=ablations/no_duble", "--game=qbert")
+    assert refused == (
+        1,
+        "",
         "rainbow_tf: --preset=ablations/no_duble is not a preset; "
-        "did you mean --preset=ablations/no_double?\n"
+        "did you mean --preset=ablations/no_double?\n",
     )
-    # The preset is read: Q*bert's network cannot be told from --game alone.
-    refused = run_main("--preset=cartpole", "--game=qbert", cwd=tmp_path)
+    # The preset is read: --game alone would be accepted.
+    refused = run_command("train", "--preset=cartpole", "--game=qbert")
     assert "--game=qbert and --environment=CartPole-v1 exclude each other" in refused.stderr
 
 
-def test_a_preset_in_a_flagfile_is_not_passed_over(tmp_path):
+def test_a_preset_in_a_flagfile_is_refused(run_command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.cfg").write_text("--preset=minatar\n")
-    refused = run_main("--flagfile=mine.cfg", cwd=tmp_path)
-    assert refused.returncode == 1
+    refused = run_command("train", "--flagfile=mine.cfg")
+    assert refused.status == 1
     assert "--preset is in a flagfile" in refused.stderr
 
 
@@ -333,7 +330,7 @@ def test_cartpole_support_spans_its_returns(preset):
     assert config.v_max == pytest.approx(1 / (1 - config.discount))
 
 
-def test_worlds_are_settings_that_a_run_can_take(preset):
+def test_environments_are_settings_that_a_run_can_take(preset):
     config = preset("minatar", "--environment=MinAtar/Asterix-v1", "--seed=4")
     assert config.environment == "MinAtar/Asterix-v1"
     assert config.folder == Path("runs/minatar_asterix_v1/rainbow/seed_4")
