@@ -84,6 +84,7 @@ def test_a_run_prints_progress_only(cartpole):
         assert "frame/s" in line or "evaluation at" in line or not line.strip(), line
 
 
+@pytest.mark.usefixtures("uncompiled")
 def test_restart_moves_the_old_run_aside(run_command, cartpole, tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
@@ -97,11 +98,21 @@ def test_restart_moves_the_old_run_aside(run_command, cartpole, tmp_path):
 
 
 def test_same_seed_same_run_to_the_last_bit(run_command, cartpole, tmp_path, rows_and_weights):
-    for seed in (1, 2):
-        run_dir = tmp_path / str(seed)
-        run_command("train", *cartpole.settings, f"--seed={seed}", f"--run_dir={run_dir}")
-    assert rows_and_weights(tmp_path / "1") == rows_and_weights(cartpole.folder)
-    assert rows_and_weights(tmp_path / "2")[0] != rows_and_weights(cartpole.folder)[0]
+    run_command("train", *cartpole.settings, f"--run_dir={tmp_path}")
+    assert rows_and_weights(tmp_path) == rows_and_weights(cartpole.folder)
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_another_seed_plays_other_episodes(run_command, cartpole, tmp_path):
+    # No update is made in 100 frames: the rows differ by the episodes alone.
+    run_command("train", *cartpole.settings, "--frames=100", "--seed=2", f"--run_dir={tmp_path}")
+    columns = ("episodes", "return_mean_20", "length_mean_100")
+    other, first = (
+        [[row[name] for name in columns] for row in read_rows(folder / "train.csv")[:2]]
+        for folder in (tmp_path, cartpole.folder)
+    )
+    assert len(other) == len(first) == 2
+    assert other != first
 
 
 def test_interrupt_while_building_leaves_nothing(run_command, cartpole, monkeypatch, tmp_path):

@@ -208,6 +208,7 @@ def test_a_full_disk_does_not_end_the_run(tmp_path):
     assert not any((folder / "checkpoints").iterdir())
 
 
+@pytest.mark.usefixtures("uncompiled")
 def test_divergence_leaves_a_diagnosis_and_the_checkpoint_before(run_command, tmp_path):
     folder = tmp_path / "run"
     diverging = ("--learning_rate=1e30", "--nodistributional", "--noclip_rewards")

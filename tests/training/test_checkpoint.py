@@ -38,7 +38,7 @@ def settings(folder, **changes):
     values = {
         "environment": "CartPole-v1",
         "frames": 10_000,
-        "min_history_frames": 10_000,  # most tests need no update, which takes long to compile
+        "min_history_frames": 10_000,  # most tests need no update
         "replay_capacity": 1_000,
         "target_period_frames": 100,
         "run_dir": str(folder),
@@ -99,6 +99,9 @@ class Run:
         return run
 
 
+pytestmark = pytest.mark.usefixtures("uncompiled")  # `end_to_end/` resumes compiled agents
+
+
 @pytest.fixture(autouse=True)
 def _runs_are_closed():
     yield
@@ -137,7 +140,7 @@ def assert_same_state(one, other):
     ids=["rainbow", "all_off", "full_ring", "minatar_lz4"],
 )
 def test_a_restored_run_goes_on_as_the_other_would(tmp_path, changes):
-    run = Run(settings(tmp_path, min_history_frames=60, **changes))
+    run = Run(settings(tmp_path, min_history_frames=60, updates_per_step=0.05, **changes))
     tick = run.play(120)
     run.checkpointer.save(tick.counters)
     other = Run.resumed(run.config)
@@ -169,7 +172,7 @@ def test_a_resumed_run_starts_new_episodes_and_counts_on(tmp_path):
     assert first.counters.steps == tick.counters.steps + run.config.num_envs
     # What waited for its window was let in, and one step of each new episode waits.
     assert other.parts.replay.num_sampleable == drawable + waiting
-    last = other.play(100)
+    last = other.play(20)
     assert last.counters.updates == int((last.counters.steps - 60) * 0.25)
 
 

@@ -8,7 +8,8 @@ from rainbow_tf.training.build import build_parts
 from rainbow_tf.training.progress import _forecast, duration, measure_speed, size
 
 
-def test_the_trial_leaves_no_trace():
+@pytest.mark.usefixtures("uncompiled")
+def test_the_speed_trial_changes_nothing():
     parts = build_parts(Config(environment="CartPole-v1", replay_capacity=1_000))
     learner = parts.learner
     variables = [
@@ -32,9 +33,9 @@ def test_forecast_by_hand():
     frames_per_second, seconds = _forecast(config, 0, 0.001, 0.011)
     assert frames_per_second == pytest.approx(4 / 0.011)
     assert seconds == pytest.approx(20 + 1_100 + 250)
-    # A run that goes on at 240K frames has 60K learning steps and one evaluation left.
+    # A run that is resumed at 240K frames has 60K learning steps and one evaluation left.
     assert _forecast(config, 240_000, 0.001, 0.011)[1] == pytest.approx(660 + 125)
-    # One that goes on at 40K has half of the history left.
+    # One that is resumed at 40K has half of the history left.
     assert _forecast(config, 40_000, 0.001, 0.011)[1] == pytest.approx(10 + 1_100 + 125)
 
 
