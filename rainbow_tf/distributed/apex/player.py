@@ -1,4 +1,4 @@
-"""A process that plays: actor and lanes of a single-process run. Knows nothing of Ray."""
+"""An actor process: the actor and environments of a single-process run. Does not know Ray."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -20,15 +20,15 @@ from rainbow_tf.types import Episode, StepOutput
 
 
 class Played(NamedTuple):
-    """What the learner wants to know of a rollout; the steps themselves go to the replay."""
+    """Summary of a rollout for the learner; its steps go to the replay."""
 
-    begins: bool  # does not go on from the rollout before
-    steps: int  # of all lanes, without restarts
+    begins: bool  # does not continue the previous rollout
+    steps: int  # of all lanes, without resets
     episodes: list[Episode]  # that ended
 
 
 class Player:
-    """Plays rollouts with the weights that it is given, and judges them by these."""
+    """Plays rollouts with given weights, and computes their initial priorities."""
 
     def __init__(self, *, config: Config, number: int, start_steps: int):
         load_tensorflow(1)
@@ -44,16 +44,16 @@ class Player:
         self._actor = actor
         self._judge = InitialErrors(config)
         self._version: int | None = None
-        self._output: StepOutput | None = None  # none before the first reset
+        self._output: StepOutput | None = None  # None before the first reset
 
     def is_ready(self) -> bool:
-        """Answers when the process has started."""
+        """Returns once the process has started."""
         return True
 
     def play(
-        self, weights: Sequence[np.ndarray], version: int, epsilon: float, *, anew: bool
+        self, weights: Sequence[np.ndarray], version: int, epsilon: float, *, fresh: bool
     ) -> tuple[Rollout, Played]:
-        """Plays on, or from a reset of all lanes if `anew` or nothing was played yet."""
+        """Continues all lanes, or resets them first if `fresh` or at the first call."""
         if version != self._version:
             variables = self._network.trainable_variables
             for variable, value in zip(variables, weights, strict=True):
@@ -62,7 +62,7 @@ class Player:
         steps: list[dict[str, np.ndarray]] = []
         outputs: list[np.ndarray] = []
         episodes: list[Episode] = []
-        begins = anew or self._output is None
+        begins = fresh or self._output is None
         if begins:
             self._tracker = EpisodeTracker(self._config.num_envs)
             self._judge.reset()
@@ -73,7 +73,7 @@ class Player:
             )
             steps.append(step_to_keep(self._config, self._actions, output))
             episodes += self._tracker.observe(output)
-            # At once: the errors of what ends here ask for the outputs here.
+            # Now and not in the next round: errors of windows that close here need these outputs.
             self._actions, latest = self._actor.act_and_outputs(output.observation, epsilon)
             outputs.append(latest)
             self._output = output
@@ -84,9 +84,9 @@ class Player:
 
 
 class InitialErrors:
-    """The errors that transitions enter the replay with, from outputs that chose the actions.
+    """Errors that transitions enter the replay with, from the outputs used for acting.
 
-    As Horgan et al. 2018 do, one set of weights is both the online and the target network.
+    As in Horgan et al. 2018, the actor's weights stand for online and target network.
     """
 
     def __init__(self, config: Config):
@@ -97,12 +97,12 @@ class InitialErrors:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets what was played before."""
+        """Forgets earlier steps."""
         self._windows = Windows(num_lanes=self._config.num_envs, n_step=self._config.n_step)
         self._earlier: dict[str, np.ndarray] = {}
 
     def __call__(self, steps: dict[str, np.ndarray], outputs: np.ndarray) -> np.ndarray:
-        """Errors [T, E, n] of the steps begun 1 to n frames before each; 0 where none closes."""
+        """Errors [T, E, n] of the windows of 1 to n steps that close at each step; 0 elsewhere."""
         n_step = self._config.n_step
         columns = {
             name: steps[name] for name in ("action_tm1", "reward_t", "discount_t", "is_first")
@@ -144,7 +144,7 @@ class InitialErrors:
         return errors
 
     def _padded(self, *columns: np.ndarray) -> np.ndarray:
-        """Errors of any number of transitions, by compiled code of few sizes."""
+        """Errors of any number of transitions, padded so that few sizes are compiled."""
         count = len(columns[0])
         size = 1 << (count - 1).bit_length()
         tensors = [
