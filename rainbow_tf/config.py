@@ -331,8 +331,8 @@ class Config:
             return
         if self.algorithm == "a3c":
             raise ConfigError(
-                f"--actors={self.actors} needs a replay buffer, which --algorithm=a3c does not use; "
-                "give --num_envs for more workers."
+                f"--actors={self.actors} needs a replay buffer, which --algorithm=a3c does not "
+                "use; give --num_envs for more workers."
             )
         if self.replay_shards > self.actors:
             raise ConfigError(

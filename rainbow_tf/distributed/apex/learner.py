@@ -63,7 +63,7 @@ class Fleet(NamedTuple):
         self.ray.shutdown()
 
     def seconds(self, config: Config, batch: Batch) -> tuple[float, float]:
-        """Seconds per step, without and with learning, measured with actors and learner together."""
+        """Seconds per step, without and with learning, measured with actors at work."""
         requests = Requests(config, self)
         self.learner.update(batch)
         self.ray.get([requests.play(i, epsilon=0.0)[1] for i in range(len(self.players))])
@@ -204,8 +204,8 @@ class Requests:
             except ray.exceptions.RayActorError as error:
                 reason = str(error).strip().splitlines()[-1]
                 raise ConfigError(
-                    f"Actor {actor} died and Ray cannot restart it ({reason}); rerun the command to "
-                    "resume from the last checkpoint."
+                    f"Actor {actor} died and Ray cannot restart it ({reason}); rerun the command "
+                    "to resume from the last checkpoint."
                 ) from error
             if played.begins and self._numbers[actor] > 0:
                 say(f"Actor {actor} or its replay shard was restarted; starting fresh episodes.")
@@ -217,7 +217,7 @@ class Requests:
 
 
 def train(config: Config, fleet: Fleet, start: Counters = BEGINNING) -> Iterator[Tick]:
-    """Trains to the configured number of frames; a tick has one update, or none while none is due."""
+    """Trains to the configured frames; a tick has one update, or none while none is due."""
     total_steps = config.steps(config.frames)
     history_steps = config.steps(config.min_history_frames)
     target_steps = config.steps(config.target_period_frames)

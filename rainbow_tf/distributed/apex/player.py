@@ -15,7 +15,7 @@ from rainbow_tf.environments.base import EpisodeTracker, make_world
 from rainbow_tf.process import load_tensorflow
 from rainbow_tf.replay.windows import Windows
 from rainbow_tf.runs.weights import make_actor
-from rainbow_tf.training.loop import step_to_keep
+from rainbow_tf.training.loop import replay_step
 from rainbow_tf.types import Episode, StepOutput
 
 
@@ -71,7 +71,7 @@ class Player:
             output = (
                 self._world.reset() if begins and not steps else self._world.step(self._actions)
             )
-            steps.append(step_to_keep(self._config, self._actions, output))
+            steps.append(replay_step(self._config, self._actions, output))
             episodes += self._tracker.observe(output)
             # Now and not in the next round: errors of windows that close here need these outputs.
             self._actions, latest = self._actor.act_and_outputs(output.observation, epsilon)

@@ -55,7 +55,7 @@ class RemoteShard:
         self._adds.append((actor, self._handle.add.remote(actor, number, rollout, begins)))
 
     def settle(self) -> set[int]:
-        """Collects answers, and waits if too many are open; returns actors whose steps were refused."""
+        """Collects answers, waiting if too many are open; returns the actors that were refused."""
         refused = set()
         while self._adds:
             actor, answer = self._adds[0]
