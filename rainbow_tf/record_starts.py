@@ -145,11 +145,11 @@ def _policy_games(
     """A run's policy after no-ops, now and then at random: else all games would be one."""
     load_tensorflow(config.tensorflow_threads)
     from rainbow_tf.environments.base import make_world
-    from rainbow_tf.runs.weights import load_actor
+    from rainbow_tf.runs.weights import load_policy
 
     world = make_world(config, num_envs=1, seed=values.seed, training=False)
     world.close()
-    actor, _ = load_actor(
+    actor, _ = load_policy(
         config,
         world.spec,
         is_best=wants_best(values),

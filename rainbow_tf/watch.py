@@ -40,12 +40,12 @@ def run(values: flags.FlagValues) -> None:
         seconds = _GIF_SECONDS if is_gif else _SECONDS
     # TensorFlow takes seconds to load: flags are checked before it.
     load_tensorflow(config.tensorflow_threads)
-    from rainbow_tf.runs.weights import load_actor
+    from rainbow_tf.runs.weights import load_policy
     from rainbow_tf.video.film import Film, play
 
     world = make_world(config, num_envs=1, seed=values.seed, training=False, screens=True)
     try:
-        actor, frames = load_actor(
+        actor, frames = load_policy(
             config, world.spec, is_best=is_best, checkpoint=values.checkpoint, seed=values.seed
         )
         film = Film(config, world.spec, frames=frames, height=SMALL if is_gif else LARGE)

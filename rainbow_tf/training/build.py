@@ -13,7 +13,7 @@ from rainbow_tf.baselines import a3c
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.environments.base import World, make_world
 from rainbow_tf.replay.replay import Replay, make_replay, replay_bytes
-from rainbow_tf.runs.weights import make_actor
+from rainbow_tf.runs.weights import make_policy
 from rainbow_tf.types import Batch, Policy, ReplayLike, WorldSpec
 
 _MEASURED_STEPS = 10
@@ -122,8 +122,8 @@ def build_rainbow(config: Config, start_steps: int = 0) -> Parts:
         world=world,
         replay=replay,
         learner=learner,
-        actor=make_actor(config, learner.online, spec, noise=True, rng=actor_rng),
-        evaluation_actor=make_actor(
+        actor=make_policy(config, learner.online, spec, noise=True, rng=actor_rng),
+        evaluation_actor=make_policy(
             config, learner.online, spec, noise=config.eval_noise, rng=evaluation_rng
         ),
     )

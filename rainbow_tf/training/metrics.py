@@ -18,7 +18,7 @@ from tensorboard.plugins.image.metadata import create_summary_metadata
 from rainbow_tf.agent.networks import Network
 from rainbow_tf.agent.schedules import has_passed
 from rainbow_tf.config import Config
-from rainbow_tf.evaluation.episodes import JudgedEpisode
+from rainbow_tf.evaluation.episodes import EvaluatedEpisode
 from rainbow_tf.evaluation.statistics import protocol_name, score_summary
 from rainbow_tf.runs.store import write_atomically
 from rainbow_tf.types import Episode, ReplayLike, Tick, UpdateResult
@@ -233,7 +233,7 @@ class Metrics:
         self._draw(tick.frames, points | layers)
 
     def write_evaluation(
-        self, frames: int, episodes: Sequence[JudgedEpisode], seconds: float
+        self, frames: int, episodes: Sequence[EvaluatedEpisode], seconds: float
     ) -> None:
         """Writes a row of `eval.csv`."""
         row = {

@@ -8,7 +8,7 @@ import numpy as np
 from rainbow_tf.agent.schedules import has_passed
 from rainbow_tf.config import Config
 from rainbow_tf.environments.base import make_world
-from rainbow_tf.runs.weights import make_actor
+from rainbow_tf.runs.weights import make_policy
 from rainbow_tf.training.build import AnyParts
 from rainbow_tf.training.metrics import Metrics
 from rainbow_tf.video.encoder import SMALL, VIDEOS, Gif, frames_per_second, video
@@ -41,7 +41,7 @@ class Recorder:
         self._is_stopping = is_stopping
         self._say = say
         rng = np.random.default_rng(0)
-        self._actor = make_actor(
+        self._actor = make_policy(
             config, self._network, parts.spec, noise=config.eval_noise, rng=rng
         )
 

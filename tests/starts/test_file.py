@@ -10,7 +10,7 @@ from ale_py import ALEInterface, LoggerMode, roms
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.environments.atari import AtariWorld
 from rainbow_tf.environments.screens import shrink
-from rainbow_tf.evaluation.episodes import JudgedGames, play_episodes
+from rainbow_tf.evaluation.episodes import EvaluationGames, play_episodes
 from rainbow_tf.games import GAMES
 from rainbow_tf.starts import file as starts
 from rainbow_tf.starts.emulator import Emulator
@@ -420,7 +420,7 @@ def test_scores_of_a_scripted_policy_are_those_of_a_raw_emulator(breakout):
         expected.append((score, length))
     assert sum(score for score, _ in expected) > 0
     world = StartWorld(config=config, starts=breakout, points=points, num_envs=3)
-    games = JudgedGames(Cycle(1, 2, 3, 3, 2), world, config=config)
+    games = EvaluationGames(Cycle(1, 2, 3, 3, 2), world, config=config)
     played = dict(play_episodes(games, num_lanes=3, episodes=3))
     assert [(played[i].score, played[i].length) for i in range(3)] == expected
 

@@ -21,7 +21,7 @@ from rainbow_tf.distributed.apex.replay import PREFETCHED, WAITING_ADDS, Sharded
 from rainbow_tf.distributed.cluster import connect
 from rainbow_tf.environments.base import make_world
 from rainbow_tf.replay.replay import CHUNK_SLOTS
-from rainbow_tf.runs.weights import make_actor
+from rainbow_tf.runs.weights import make_policy
 from rainbow_tf.training.build import check_memory, make_learner
 from rainbow_tf.training.loop import exploration, learn
 from rainbow_tf.types import (
@@ -105,7 +105,7 @@ def build_fleet(config: Config, start_steps: int = 0) -> Fleet:
     replay = ShardedReplay(ray=ray, config=config, spec=spec, seed=replay_seed)
     _wait_until_placed(ray, config, players)
     rng = np.random.default_rng(seeds)
-    actor = make_actor(config, learner.online, spec, noise=config.eval_noise, rng=rng)
+    actor = make_policy(config, learner.online, spec, noise=config.eval_noise, rng=rng)
     return Fleet(ray, players, replay, learner, actor, spec)
 
 

@@ -14,7 +14,7 @@ from rainbow_tf.distributed.apex.shard import Rollout
 from rainbow_tf.environments.base import EpisodeTracker, make_world
 from rainbow_tf.process import load_tensorflow
 from rainbow_tf.replay.windows import Windows
-from rainbow_tf.runs.weights import make_actor
+from rainbow_tf.runs.weights import make_policy
 from rainbow_tf.training.loop import replay_step
 from rainbow_tf.types import Episode, StepOutput
 
@@ -39,7 +39,7 @@ class Player:
         self.spec = self._world.spec
         self._network = make_network(config, self.spec, seed=network_seed, name="online")
         rng = np.random.default_rng(seeds)
-        actor = make_actor(config, self._network, self.spec, noise=True, rng=rng)
+        actor = make_policy(config, self._network, self.spec, noise=True, rng=rng)
         assert isinstance(actor, Actor)
         self._actor = actor
         self._judge = InitialErrors(config)

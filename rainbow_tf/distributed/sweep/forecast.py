@@ -40,7 +40,7 @@ def describe_cells(cells: Sequence[Cell]) -> str:
             f"{counted(cells, 'run')}, {finished:,} of them finished: {counted(rows, 'agent')}, "
             f"{counted(worlds, 'environment')}, {counted(seeds, 'seed')}.",
             f"  environments  {', '.join(worlds[:_MOST_WORLDS])}{more}",
-            f"  seeds         {', '.join(map(str, seeds[:20]))}{', ...' if len(seeds) > 20 else ''}",
+            f"  seeds  {', '.join(map(str, seeds[:20]))}{', ...' if len(seeds) > 20 else ''}",
             *(f"  {agent:<{width}}  {row}" for agent, row in rows.items()),
         ]
     )
