@@ -246,7 +246,7 @@ def _write(folder: Path, rows: str, summary: dict[str, Any]) -> None:
         write_atomically(folder / "summary.json", lambda file: file.write(text.encode()))
     except OSError as error:
         raise ConfigError(
-            f"{folder} cannot be written ({error.strerror}); free the disk or give another --run_dir."
+            f"{folder} cannot be written ({error.strerror}); free the disk or move the run."
         ) from error
 
 
