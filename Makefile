@@ -30,6 +30,7 @@ stress: $(VENV)/installed-dev
 # The site in build/site; broken links are errors.
 docs: $(VENV)/installed-dev
 	$(BIN)/python docs/configuration.py
+	$(BIN)/python docs/imports.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Writes the project's public address where GITHUB_REPOSITORY stands for it.
