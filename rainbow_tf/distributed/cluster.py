@@ -61,8 +61,8 @@ def connect(
         reason = " ".join(str(error).split())
         if address is None:
             raise ConfigError(
-                f"{wanted_by} could not start Ray on this machine ({reason}); retry when it is less "
-                "busy."
+                f"{wanted_by} could not start Ray on this machine ({reason}); retry when it "
+                "is less busy."
             ) from error
         raise ConfigError(
             f"--address={address} cannot be used ({reason}); give the address of a running Ray "
