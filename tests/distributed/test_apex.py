@@ -325,6 +325,25 @@ def test_the_ratio_of_updates_to_steps_is_kept(fake, tmp_path, ratio):
     assert sum(len(tick.episodes) for tick in ticks) > 5
 
 
+def test_the_learner_waits_for_slow_actors(fake, tmp_path, monkeypatch):
+    config = stubbed(run_dir=str(tmp_path), min_history_frames=120)
+    wait, calls = fake.wait, itertools.count()
+
+    def slow(refs, num_returns=1, timeout=None):
+        is_rollouts = len(refs) > 1  # the replay waits for one answer at a time
+        if is_rollouts and num_returns == 1 and next(calls) % 20:
+            return [], refs
+        return wait(refs, num_returns, timeout)
+
+    fleet = apex.build_fleet(config)
+    monkeypatch.setattr(fake, "wait", slow)
+    ticks = list(apex.train(config, fleet))
+    assert ticks[-1].frames >= 400
+    assert any(not tick.results for tick in ticks[-100:])
+    for tick in ticks:
+        assert tick.counters.updates <= max(0, (tick.counters.steps - 120) * 0.25)
+
+
 def test_a_tick_reports_the_mean_epsilon_of_all_actors(fake, tmp_path):
     config = stubbed(run_dir=str(tmp_path), noisy=False, epsilon_ladder=0.5)
     tick = next(apex.train(config, apex.build_fleet(config)))
@@ -644,6 +663,9 @@ def test_the_same_command_resumes_after_the_learner_died(fake, run_command, tmp_
     assert f"Resuming from checkpoint {saved.number} at {saved.frames:,} frames" in ended.stdout
     assert "Done after" in ended.stdout
     assert_finished(run)
+    store = CheckpointStore(run / CHECKPOINTS)
+    last, _ = store.newest_whole()
+    assert store.read(last.files["agent"])["online/0"] == last.counters.updates  # none is lost
 
 
 # Ray itself.
