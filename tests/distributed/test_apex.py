@@ -329,14 +329,13 @@ def test_the_learner_waits_for_slow_actors(fake, tmp_path, monkeypatch):
     config = stubbed(run_dir=str(tmp_path), min_history_frames=120)
     wait, calls = fake.wait, itertools.count()
 
-    def slow(refs, num_returns=1, timeout=None):
-        is_rollouts = len(refs) > 1  # the replay waits for one answer at a time
-        if is_rollouts and num_returns == 1 and next(calls) % 20:
+    def slow(refs, num_returns=None, timeout=None):  # only rollouts are waited for by a number
+        if num_returns == 1 and next(calls) % 20:
             return [], refs
-        return wait(refs, num_returns, timeout)
+        return wait(refs, num_returns or 1, timeout)
 
     fleet = apex.build_fleet(config)
-    monkeypatch.setattr(fake, "wait", slow)
+    monkeypatch.setattr(fake, "wait", slow)  # after the players have started
     ticks = list(apex.train(config, fleet))
     assert ticks[-1].frames >= 400
     assert any(not tick.results for tick in ticks[-100:])
