@@ -123,12 +123,12 @@ def stub_agent(eager, monkeypatch):
     def make_learner(config, spec, *, online_seed, target_seed):
         return StubLearner(online_seed)
 
-    def make_actor(config, network, spec, *, noise, rng):
+    def make_policy(config, network, spec, *, noise, rng):
         return StubActor(num_actions=spec.num_actions, rng=rng)
 
     monkeypatch.setattr(apex, "make_learner", make_learner)
-    monkeypatch.setattr(apex, "make_actor", make_actor)
-    monkeypatch.setattr(player, "make_actor", make_actor)
+    monkeypatch.setattr(apex, "make_policy", make_policy)
+    monkeypatch.setattr(player, "make_policy", make_policy)
     monkeypatch.setattr(player, "make_network", lambda *arguments, **options: StubNetwork())
 
 
@@ -150,7 +150,7 @@ def weights_of(one: Player):
 
 
 def play(one: Player, rollouts: int, epsilon: float = 0.5):
-    return [one.play(weights_of(one), 0, epsilon, anew=False) for _ in range(rollouts)]
+    return [one.play(weights_of(one), 0, epsilon, fresh=False) for _ in range(rollouts)]
 
 
 @pytest.mark.parametrize(
@@ -254,10 +254,10 @@ def test_rollouts_are_contiguous(stub_agent):
 def test_a_player_loads_weights_when_their_version_changes(eager):
     one = Player(config=small(noisy=False), number=0, start_steps=0)
     other = [w + 1 for w in weights_of(one)]
-    one.play(weights_of(one), 0, 0.0, anew=False)
-    one.play(other, 1, 0.0, anew=False)
+    one.play(weights_of(one), 0, 0.0, fresh=False)
+    one.play(other, 1, 0.0, fresh=False)
     np.testing.assert_array_equal(weights_of(one)[0], other[0])
-    one.play([w + 5 for w in other], 1, 0.0, anew=False)  # same version: ignored
+    one.play([w + 5 for w in other], 1, 0.0, fresh=False)  # same version: ignored
     np.testing.assert_array_equal(weights_of(one)[0], other[0])
 
 
@@ -280,8 +280,8 @@ def test_a_shard_rejects_rollouts_after_a_gap(stub_agent):
     assert shard.add(0, 0, a, True).fill == pytest.approx(10 / 400)
     assert shard.add(0, 1, b, False).fill == pytest.approx(20 / 400)
     assert shard.add(0, 3, c, False) is None
-    assert shard.standing().fill == pytest.approx(20 / 400)
-    d, played = one.play(weights_of(one), 0, 0.0, anew=True)
+    assert shard.status().fill == pytest.approx(20 / 400)
+    d, played = one.play(weights_of(one), 0, 0.0, fresh=True)
     assert played.begins
     assert shard.add(0, 4, d, True).fill == pytest.approx(30 / 400)
     other = ReplayShard(config=config, spec=one.spec, actors=[0], seed=0)
@@ -383,8 +383,8 @@ def test_a_killed_actor_restarts_with_new_episodes(fake, tmp_path, capsys):
     fleet.players[1].kill()
     *_, last = ticks
     assert last.frames >= 400
-    assert "Actor 1 plays from new episodes on" in capsys.readouterr().err
-    assert shard_of(fleet).standing.num_sampleable > 100
+    assert "Actor 1 or its replay shard was restarted" in capsys.readouterr().err
+    assert shard_of(fleet).status.num_sampleable > 100
 
 
 def test_silent_actors_are_reported(fake, tmp_path, capsys, monkeypatch):
@@ -407,7 +407,7 @@ def test_a_killed_shard_is_restored_from_the_last_checkpoint(
     tick = next(t for t in ticks if t.counters.steps > 200)
     saved = None
     if has_checkpoint:
-        saved = shard_of(fleet, 1).standing
+        saved = shard_of(fleet, 1).status
         checkpointer(config, fleet).save(tick.counters)
     tick = next(t for t in ticks if t.counters.steps > 250)
     handle = shard_of(fleet, 1)._handle
@@ -419,17 +419,17 @@ def test_a_killed_shard_is_restored_from_the_last_checkpoint(
     while "died" not in said:
         next(ticks)
         said += capsys.readouterr().err
-    assert "Replay shard 1 died; starting it again." in said
-    assert ("is as it was at" in said) == has_checkpoint
-    assert ("there is no checkpoint yet, so replay shard 1 is empty" in said) != has_checkpoint
-    now = shard_of(fleet, 1).standing
+    assert "Replay shard 1 died; restarting it." in said
+    assert ("was restored to" in said) == has_checkpoint
+    assert ("no checkpoint yet; replay shard 1 starts empty" in said) != has_checkpoint
+    now = shard_of(fleet, 1).status
     if saved is not None:
         assert now.num_sampleable >= saved.num_sampleable - 10
     else:
         assert now.fill < 0.2
     *_, last = ticks
     assert last.frames >= 400
-    assert shard_of(fleet, 1).standing.num_sampleable > 20
+    assert shard_of(fleet, 1).status.num_sampleable > 20
 
 
 def test_a_lost_rollout_only_makes_its_actor_start_new_episodes(fake, tmp_path, monkeypatch):
@@ -511,7 +511,7 @@ def test_a_shard_that_dies_while_saving_costs_the_checkpoint_and_not_the_run(
     tick = next(t for t in ticks if t.counters.steps > 150)
     shard_of(fleet)._handle.kill()
     checkpointer(config, fleet).save(tick.counters)
-    assert "replay shard 0 died meanwhile" in capsys.readouterr().out
+    assert "replay shard 0 died during the checkpoint" in capsys.readouterr().out
     assert CheckpointStore(config.folder / CHECKPOINTS).numbers() == []
     *_, last = ticks
     assert last.frames >= 400
@@ -537,7 +537,7 @@ def test_batches_are_prefetched_and_shards_drawn_by_total_priority(fake, tmp_pat
     assert len(replay._ahead) == 3
     masses = {0: 1.0, 1: 3.0}
     for number, mass in masses.items():
-        shard_of(fleet, number).standing = shard_of(fleet, number).standing._replace(
+        shard_of(fleet, number).status = shard_of(fleet, number).status._replace(
             total_priority=mass
         )
     chosen = [replay._choose().number for _ in range(2_000)]
@@ -705,8 +705,8 @@ def test_killed_processes_of_actor_and_shard_are_restarted(eager, tmp_path, capf
         assert last.frames >= 400
         assert last.counters.updates > tick.counters.updates
         said = capfd.readouterr().err
-        assert "Replay shard 0 is as it was at" in said
-        assert "Actor 0 plays from new episodes on" in said
+        assert "Replay shard 0 was restored to" in said
+        assert "Actor 0 or its replay shard was restarted" in said
         assert processes("ReplayShard")[0].pid != shard.pid
         assert processes("Player")[0].pid != actor.pid
     finally:
@@ -725,7 +725,7 @@ def test_a_run_with_actors_survives_kills_and_resumes(tmp_path):
         wait_for(lambda: list(run.glob("checkpoints/*/manifest.json")))
         os.kill(processes("Player")[0].pid, signal.SIGKILL)
         os.kill(processes("ReplayShard")[0].pid, signal.SIGKILL)
-        wait_for(lambda: "is as it was at" in log.read_text())
+        wait_for(lambda: "was restored to" in log.read_text())
         assert training.poll() is None
         training.kill()
         training.wait()

@@ -1,4 +1,4 @@
-"""Sweeps: their cells, the scheduler, the views and the command.
+"""Sweeps: their runs, the scheduler, the views and the command.
 
 Cells are not trained here, except by the tests at the end, which start Ray.
 """
@@ -137,8 +137,6 @@ def test_one_cell_per_agent_environment_and_seed(tmp_path):
     assert {cell.config.min_history_frames for cell in cells} == {2_000}, (
         "--preset wins over --presets"
     )
-    for cell in cells:
-        assert sweep.parse(cell.arguments) == cell.config
     assert not list(tmp_path.iterdir())
 
 
@@ -223,7 +221,7 @@ def test_no_room_is_an_error_locally_and_a_warning_on_a_cluster(tmp_path, capsys
         check_room(cells, [small], is_local=True)
     assert capsys.readouterr().out == ""
     check_room(cells, [small], is_local=False)
-    assert "qbert/rainbow/seed_1 asks for 2 CPUs" in capsys.readouterr().out
+    assert "qbert/rainbow/seed_1 needs 2 CPUs" in capsys.readouterr().out
 
 
 # Progress, read from the run folders.
@@ -307,7 +305,7 @@ def raising(error):
 
 def test_outcome_and_log_of_a_cell(trained):
     outcome, output = trained(lambda config: os.system("echo native output"))
-    assert outcome == (Ending.STOPPED, "it ended before it was finished")
+    assert outcome == (Ending.STOPPED, "ended before it was finished")
     assert f"Process {os.getpid()} on " in output
     assert "native output" in output
     outcome, output = trained(lambda config: write_checkpoint(config, 100))
@@ -438,9 +436,9 @@ def test_a_lost_cell_is_retried_up_to_the_limit(tmp_path):
     jobs, pool, lines = scheduled(tmp_path, rainbow=[LOST] * 9, dqn=[DONE], max_retries=3)
     assert pool.submitted.count("rainbow") == 4
     assert jobs["rainbow"].status is Status.FAILED
-    assert jobs["rainbow"].reason == "tried 4 times in vain, at last: killed"
+    assert jobs["rainbow"].reason == "gave up after 4 attempts; last error: killed"
     assert jobs["dqn"].status is Status.DONE
-    assert lines.count("rainbow lost, goes on from 0 frames: killed") == 3
+    assert lines.count("rainbow lost, resumes from 0 frames: killed") == 3
 
 
 def test_a_new_checkpoint_resets_the_retry_count(tmp_path):
@@ -448,7 +446,7 @@ def test_a_new_checkpoint_resets_the_retry_count(tmp_path):
     jobs, pool, lines = scheduled(tmp_path, rainbow=[*script, DONE], max_retries=3)
     assert jobs["rainbow"].status is Status.DONE
     assert pool.submitted.count("rainbow") == 8
-    assert "rainbow lost, goes on from 200 frames: killed" in lines
+    assert "rainbow lost, resumes from 200 frames: killed" in lines
     # The same checkpoint again is no progress.
     jobs, pool, _ = scheduled(tmp_path / "b", rainbow=[100, LOST, LOST, DONE], max_retries=2)
     assert jobs["rainbow"].status is Status.FAILED
@@ -475,7 +473,7 @@ def test_a_stop_cancels_running_cells_and_starts_no_others(tmp_path):
         pool.waits_for_cancel = True
         return pool.clock >= 3
 
-    stopped = Outcome(Ending.STOPPED, "it was stopped")
+    stopped = Outcome(Ending.STOPPED, "stopped")
     jobs, pool, lines = scheduled(
         tmp_path, rainbow=[stopped], dqn=[LOST], no_double=[], is_stopping=is_stopping
     )
@@ -510,12 +508,12 @@ def test_a_cell_is_running_once_it_prints(tmp_path):
         is_stopping=lambda: False,
     )
     scheduler._submit()
-    scheduler._look()
+    scheduler._update()
     assert scheduler.jobs[0].status is Status.QUEUED
     output.write_text("of an earlier process and this one")
-    scheduler._look()
+    scheduler._update()
     assert scheduler.jobs[0].status is Status.RUNNING
-    assert notes.lines == ["rainbow begun from 0 frames"]
+    assert notes.lines == ["rainbow started from 0 frames"]
 
 
 # The views.
@@ -543,7 +541,7 @@ def test_the_table_fits_the_screen(tmp_path, counts):
     lines = screen.getvalue().splitlines()
     assert len(lines) <= 23
     running, _, waiting = counts
-    assert f"{sum(counts):,} cells: 0 done, {running} running, {waiting:,} waiting" in lines[0]
+    assert f"{sum(counts):,} runs: 0 done, {running} running, {waiting:,} waiting" in lines[0]
     # 7,500 frames at 100 a second are 75 seconds.
     assert "2,500  25%       100   12.3       0:01" in lines[2]
     assert any("event 4" in line for line in lines)
@@ -559,7 +557,7 @@ def test_the_log_has_a_summary_per_minute(tmp_path, capsys):
     lines = PlainLines(clock=lambda: now)
     for now in (1.0, 59.0, 60.0, 61.0, 119.0, 121.0):  # noqa: B007
         lines.show(jobs)
-    line = "6 cells: 0 done, 1 running, 3 waiting, 2 failed.\n"
+    line = "6 runs: 0 done, 1 running, 3 waiting, 2 failed.\n"
     assert capsys.readouterr().out == 2 * line
 
 
@@ -587,7 +585,7 @@ def test_a_task_requests_what_its_cell_needs(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
-        (TaskCancelledError("x"), Outcome(Ending.STOPPED, "it was stopped")),
+        (TaskCancelledError("x"), Outcome(Ending.STOPPED, "stopped")),
         (
             WorkerCrashedError("The worker died.\nMany details."),
             Outcome(Ending.LOST, "The worker died"),
@@ -665,10 +663,10 @@ def test_a_dry_run_needs_no_ray_and_writes_nothing(run_sweep, tmp_path, monkeypa
     finally:
         tf.config.run_functions_eagerly(False)
     assert ended.status == 0, ended.stderr
-    assert "3 cells, 0 of them finished: 1 agent, 1 world, 3 seeds" in ended.stdout
+    assert "3 runs, 0 of them finished: 1 agent, 1 environment, 3 seeds" in ended.stdout
     assert "1 CPU, 0 GPUs and 1.5 GB" in ended.stdout
     assert "Trying dqn on cartpole_v1" in ended.stdout
-    assert "cell-hours" in ended.stdout
+    assert "run-hours" in ended.stdout
     assert "Disk: " in ended.stdout
     assert not list(tmp_path.iterdir())
 
@@ -695,7 +693,7 @@ def test_a_sweep_trains_all_cells_and_names_the_next_command(run_sweep, fake_tra
     assert ended.status == 0, ended.stderr
     assert "cartpole_v1/rainbow/seed_1 done\n" in ended.stdout
     assert "cartpole_v1/dqn/seed_1 done\n" in ended.stdout
-    assert "2 cells: 2 done, 0 running, 0 waiting, 0 failed." in ended.stdout
+    assert "2 runs: 2 done, 0 running, 0 waiting, 0 failed." in ended.stdout
     assert "python -m rainbow_tf.report --runs=runs --out=report/" in ended.stdout
 
 
@@ -712,16 +710,16 @@ def test_a_killed_worker_is_retried(run_sweep, fake_training):
     fake_training(train_cell)
     ended = run_sweep(*TINY, "--presets=rainbow")
     assert ended.status == 0, ended.stderr
-    died = "lost, goes on from 200 frames: The worker died unexpectedly"
+    died = "lost, resumes from 200 frames: The worker died unexpectedly"
     assert f"cartpole_v1/rainbow/seed_1 {died}" in ended.stdout
-    assert "1 cell: 1 done" in ended.stdout
+    assert "1 run: 1 done" in ended.stdout
 
 
 def test_a_failed_cell_is_reported_with_its_log(run_sweep, fake_training):
     fake_training(lambda cell: BAD if cell.config.agent == "rainbow" else finish(cell))
     ended = run_sweep(*TINY)
     assert ended.status == 1
-    assert "2 cells: 1 done, 0 running, 0 waiting, 1 failed." in ended.stdout
+    assert "2 runs: 1 done, 0 running, 0 waiting, 1 failed." in ended.stdout
     assert "cartpole_v1/rainbow/seed_1 failed: It diverged." in ended.stdout
     assert str(Path("runs/cartpole_v1/rainbow/seed_1/output.log").absolute()) in ended.stdout
 
@@ -734,17 +732,17 @@ def test_a_stopped_sweep_says_how_to_resume_and_resumes(
         write_checkpoint(cell.config, 100)
         if cell.config.seed == 1:
             signal.raise_signal(number)
-        return Outcome(Ending.STOPPED, "it was stopped")
+        return Outcome(Ending.STOPPED, "stopped")
 
     fake_training(interrupted)
     monkeypatch.setattr(sys, "argv", ["sweep", *TINY])
     ended = run_sweep(*TINY, "--presets=rainbow", "--seeds=3")
     assert ended.status == 0, ended.stderr
-    assert "3 cells: 0 done, 0 running, 3 waiting, 0 failed." in ended.stdout
+    assert "3 runs: 0 done, 0 running, 3 waiting, 0 failed." in ended.stdout
     assert "python -m rainbow_tf.sweep --games=CartPole-v1" in ended.stdout
     fake_training(finish)
     ended = run_sweep(*TINY, "--presets=rainbow", "--seeds=3")
-    assert "3 cells: 3 done" in ended.stdout
+    assert "3 runs: 3 done" in ended.stdout
 
 
 # Ray itself.
@@ -800,7 +798,7 @@ def test_a_sweep_of_one_cell_on_ray(tmp_path):
     stdout, stderr = process.communicate(timeout=300)
     assert process.returncode == 0, stdout + stderr
     assert "cartpole_v1/dqn/seed_1 done, last score" in stdout
-    assert "1 cell: 1 done, 0 running, 0 waiting, 0 failed." in stdout
+    assert "1 run: 1 done, 0 running, 0 waiting, 0 failed." in stdout
     assert "python -m rainbow_tf.report --runs=runs --out=report/" in stdout
     assert stderr == ""
     assert_whole(folder, 400)
@@ -856,7 +854,7 @@ def test_a_stopped_sweep_saves_and_resumes_on_ray(tmp_path, number):
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 0, stdout + stderr
-    assert "2 cells: 0 done, 0 running, 2 waiting, 0 failed." in stdout
+    assert "2 runs: 0 done, 0 running, 2 waiting, 0 failed." in stdout
     assert "python -m rainbow_tf.sweep --games=CartPole-v1" in stdout
     assert min(map(frames_saved, folders)) > 0, "a stop writes a checkpoint"
     process = start_sweep(*LONG, f"--out={tmp_path}")
@@ -874,6 +872,6 @@ def test_cells_that_fail_are_reported_on_ray(tmp_path):
     process = start_sweep(f"--out={tmp_path}", "--network=nature", "--games=CartPole-v1")
     stdout, stderr = process.communicate(timeout=300)
     assert process.returncode == 1
-    assert "2 cells: 0 done, 0 running, 0 waiting, 2 failed." in stdout, stderr
+    assert "2 runs: 0 done, 0 running, 0 waiting, 2 failed." in stdout, stderr
     assert "--network=nature" in stdout
     assert str(folder / "dqn_nature" / "seed_1" / "output.log") in stdout
