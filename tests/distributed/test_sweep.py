@@ -547,8 +547,8 @@ def test_the_table_fits_the_screen(tmp_path, counts):
     assert any("event 4" in line for line in lines)
     assert not any("event 0" in line for line in lines)
     rows = sum("0:01" in line for line in lines)
-    more = [line for line in lines if "more that run" in line]
-    assert more == ([] if rows == running else [f"and {running - rows} more that run"])
+    more = [line for line in lines if "more active" in line]
+    assert more == ([] if rows == running else [f"and {running - rows} more active"])
 
 
 def test_the_log_has_a_summary_per_minute(tmp_path, capsys):
@@ -665,7 +665,7 @@ def test_a_dry_run_needs_no_ray_and_writes_nothing(run_sweep, tmp_path, monkeypa
     assert ended.status == 0, ended.stderr
     assert "3 runs, 0 of them finished: 1 agent, 1 environment, 3 seeds" in ended.stdout
     assert "1 CPU, 0 GPUs and 1.5 GB" in ended.stdout
-    assert "Trying dqn on cartpole_v1" in ended.stdout
+    assert "Measuring dqn on cartpole_v1" in ended.stdout
     assert "run-hours" in ended.stdout
     assert "Disk: " in ended.stdout
     assert not list(tmp_path.iterdir())
