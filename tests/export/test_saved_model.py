@@ -50,7 +50,7 @@ def test_versions_count_up(cartpole, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["7", "8", "9", "99x", "abc"]
 
 
-def test_a_faster_export_is_not_overwritten(cartpole, tmp_path, monkeypatch):
+def test_a_concurrent_export_is_not_overwritten(cartpole, tmp_path, monkeypatch):
     network, settings = cartpole
     rename = os.rename
 
@@ -66,7 +66,7 @@ def test_a_faster_export_is_not_overwritten(cartpole, tmp_path, monkeypatch):
     assert [path.name for path in (tmp_path / "1").iterdir()] == ["theirs"]
 
 
-def test_a_watcher_never_sees_half_a_model(cartpole, tmp_path):
+def test_a_watcher_never_sees_an_incomplete_model(cartpole, tmp_path):
     network, settings = cartpole
     seen, done = [], threading.Event()
 
@@ -102,14 +102,14 @@ def test_a_failure_leaves_nothing(cartpole, tmp_path, monkeypatch, stage):
     assert not list(tmp_path.iterdir())
 
 
-def test_others_may_read_what_was_written(cartpole, tmp_path):
+def test_other_users_can_read_the_export(cartpole, tmp_path):
     network, settings = cartpole
     folder = export_policy(network, output_dir=tmp_path, **settings).folder
     assert folder.stat().st_mode & 0o055 == 0o055
 
 
 def planted(body):
-    """A signature that should not be exported."""
+    """A signature that must not be exported."""
     specs = [tf.TensorSpec((None,), tf.float32, "x")]
     return tf.function(lambda x: {"y": body(x)}, input_signature=specs).get_concrete_function()
 
@@ -124,7 +124,7 @@ def planted(body):
         (tf.function(lambda x: x * x, jit_compile=True), "XLA"),
     ],
 )
-def test_what_cannot_be_served_is_refused(cartpole, tmp_path, monkeypatch, body, named):
+def test_signatures_that_cannot_be_served_are_refused(cartpole, tmp_path, monkeypatch, body, named):
     network, settings = cartpole
     make = saved_model.make_signatures
     monkeypatch.setattr(
@@ -144,7 +144,7 @@ def test_a_target_network_is_refused(cartpole, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_signature_that_got_lost_is_refused(cartpole, tmp_path, monkeypatch):
+def test_a_missing_signature_is_refused(cartpole, tmp_path, monkeypatch):
     network, settings = cartpole
     write = saved_model.write_model
 
@@ -157,7 +157,7 @@ def test_a_signature_that_got_lost_is_refused(cartpole, tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated")
-def test_lite_answers_alike(cartpole, tmp_path):
+def test_lite_gives_the_same_answers(cartpole, tmp_path):
     network, settings = cartpole
     folder = export_policy(network, output_dir=tmp_path, lite=True, **settings).folder
     interpreter = tf.lite.Interpreter(str(folder / saved_model.LITE_FILE))
