@@ -1,4 +1,5 @@
 import json
+import signal
 from typing import NamedTuple
 
 import numpy as np
@@ -178,6 +179,7 @@ def run_command(monkeypatch, capsys):
         # TensorFlow is loaded already, and its number of threads can no longer be changed.
         monkeypatch.setattr(module, "load_tensorflow", lambda *threads: None)
         before = set(flags.FLAGS)
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         capsys.readouterr()
         code, message = 0, ""
         try:
@@ -190,6 +192,8 @@ def run_command(monkeypatch, capsys):
             for name in set(flags.FLAGS) - before:
                 delattr(flags.FLAGS, name)
             flags.FLAGS.unparse_flags()
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
         output, errors = capsys.readouterr()
         return Result(code, output, errors + message)
 

@@ -1,16 +1,19 @@
 import dataclasses
+import json
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from small_agents import CARTPOLE, CONFIGS
 
+from rainbow_tf import main as train_command
 from rainbow_tf.agent.networks import make_support
 from rainbow_tf.export import __main__ as export_command
 from rainbow_tf.export.client import SavedModelPolicy
 from rainbow_tf.export.runs import export_run
 from rainbow_tf.runs.store import CHECKPOINTS, Best, CheckpointStore
-from rainbow_tf.runs.weights import AGENT_FILE, named, values, write_best
+from rainbow_tf.runs.weights import AGENT_FILE, load_network, named, values, write_best
+from rainbow_tf.training import progress
 
 OBSERVATIONS = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
 QUERY = {"query": np.int32([0])}
@@ -60,6 +63,30 @@ def test_a_checkpoint_is_exported(cartpole, run_dir, tmp_path, number):
     assert facts["frames_trained"] == 777
     assert np.isnan(facts["score"])
     assert_answers_as(cartpole[0], policy)
+
+
+def test_training_exports_its_best_policy(cartpole, tmp_path, monkeypatch, run_command):
+    # The run ends before it learns; the speed test would compile the learner.
+    monkeypatch.setattr(progress, "measure_speed", lambda *arguments: (1.0, 1.0))
+    run, models = tmp_path / "run", tmp_path / "models"
+    result = run_command(
+        train_command,
+        *("--environment=CartPole-v1", "--v_min=0", "--v_max=100", "--frames=40"),
+        *("--replay_capacity=1000", "--num_envs=1"),
+        *("--eval_period_frames=20", "--eval_frames=60"),
+        *(f"--run_dir={run}", f"--export_dir={models}"),
+    )
+    assert result.returncode == 0, result.stderr
+    assert f"best policy is in {models / '1'}" in result.stdout
+    best = json.loads((run / "best" / "score.json").read_text())
+    policy = SavedModelPolicy(models)
+    facts = policy.predict(QUERY, "metadata")
+    assert facts["frames_trained"] == best["frames"]
+    assert facts["score"] == pytest.approx(best["score_mean"])
+    config = dataclasses.replace(CARTPOLE, run_dir=str(run))
+    _, settings = cartpole
+    network, _, _ = load_network(config, settings["spec"], is_best=True, checkpoint=None, seed=1)
+    assert_answers_as(network, policy)
 
 
 BOTH = ["--run_dir={run}", "--output_dir={out}"]

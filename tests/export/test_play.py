@@ -20,6 +20,7 @@ from rainbow_tf.export.client import (
     TensorSpec,
 )
 from rainbow_tf.export.play import Player, as_input, play
+from rainbow_tf.runs.weights import make_actor
 
 CARTPOLE = Config(environment="CartPole-v1", seed=5)
 
@@ -48,6 +49,17 @@ def test_served_games_are_those_in_process(server, models):
     assert games(served, CARTPOLE, episodes=4) == expected
     over_rest = RestPolicy(server.url, model="wobbly", timeout=20, retries=0)
     assert games(over_rest, CARTPOLE, episodes=4) == expected
+
+
+def test_an_export_plays_the_same_games_as_its_agent(cartpole, cartpole_model):
+    network, settings = cartpole
+    actor = make_actor(
+        settings["config"], network, settings["spec"], noise=False, rng=np.random.default_rng(0)
+    )
+    environment = make_world(CARTPOLE, num_envs=1, seed=CARTPOLE.seed, training=False)
+    played = list(play(actor, environment, episodes=3, watch=lambda score: None))
+    environment.close()
+    assert games(SavedModelPolicy(cartpole_model), CARTPOLE, episodes=3) == played
 
 
 def test_other_seeds_give_other_games(models):
