@@ -51,7 +51,14 @@ class Agent(NamedTuple):
         )
 
 
-@pytest.fixture(params=CONFIGS, scope="module")
+# The first three have the same graph as "cartpole", the last one is large.
+SLOW = ("cartpole_no_double", "cartpole_no_prioritized", "cartpole_no_n_step", "qbert_nature")
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CONFIGS],
+    scope="module",
+)
 def agent(request):
     """Every kind of agent."""
     config = CONFIGS[request.param]
