@@ -5,11 +5,8 @@ import tensorflow as tf
 from rainbow_tf.environments.atari import FRAME_SHAPE
 from rainbow_tf.environments.screens import area_taps
 
-GREY = (
-    0.299,
-    0.587,
-    0.114,
-)  # weights of red, green, blue; equal to ALE's greys for its whole palette
+# Of red, green and blue; gives ALE's grey for its whole palette.
+GREY = (0.299, 0.587, 0.114)
 
 
 def to_frames(screens: tf.Tensor) -> tf.Tensor:
