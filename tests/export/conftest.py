@@ -1,15 +1,11 @@
 import json
-import signal
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import flags
 from model_server import ModelServer
 from small_agents import CARTPOLE, QBERT, make_agent
 
-from rainbow_tf import command
 from rainbow_tf.export.saved_model import Training, export_policy
 
 ATOMS = np.linspace(-1, 1, 3, dtype=np.float32)
@@ -161,40 +157,3 @@ def qbert_model(qbert, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exported") / "qbert"
     export_policy(network, config=QBERT, spec=spec, training=training, output_dir=folder)
     return folder
-
-
-class Result(NamedTuple):
-    """How a command ended, with the names of subprocess.CompletedProcess."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def run_command(monkeypatch, capsys):
-    """A function that runs a command's module in this process, with flags of its own."""
-
-    def run(module, *arguments):
-        # TensorFlow is loaded already, and its number of threads can no longer be changed.
-        monkeypatch.setattr(module, "load_tensorflow", lambda *threads: None)
-        before = set(flags.FLAGS)
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        capsys.readouterr()
-        code, message = 0, ""
-        try:
-            module.define_flags()
-            module.main(command._parse(["command", *arguments], list))
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
-            message = f"{end.code}\n" if isinstance(end.code, str) else ""
-        finally:
-            for name in set(flags.FLAGS) - before:
-                delattr(flags.FLAGS, name)
-            flags.FLAGS.unparse_flags()
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-        output, errors = capsys.readouterr()
-        return Result(code, output, errors + message)
-
-    return run

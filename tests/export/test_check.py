@@ -115,7 +115,7 @@ def run_check(monkeypatch, capsys):
 
     def run(folder):
         try:
-            check.main(["check", str(folder)])
+            check.COMMAND.main(["check", str(folder)])
         except SystemExit as end:
             return 1, str(end.code).splitlines()
         return 0, capsys.readouterr().out.splitlines()
@@ -265,4 +265,4 @@ def test_the_command(model, is_good):
 
 def test_the_command_wants_one_folder():
     with pytest.raises(SystemExit, match="give one folder"):
-        check.main(["check"])
+        check.COMMAND.main(["check"])

@@ -6,9 +6,7 @@ import pytest
 import tensorflow as tf
 from small_agents import CARTPOLE, CONFIGS
 
-from rainbow_tf import main as train_command
 from rainbow_tf.agent.networks import make_support
-from rainbow_tf.export import __main__ as export_command
 from rainbow_tf.export.client import SavedModelPolicy
 from rainbow_tf.export.runs import export_run
 from rainbow_tf.runs.store import CHECKPOINTS, Best, CheckpointStore
@@ -38,9 +36,9 @@ def assert_answers_as(network, policy):
 
 def test_the_command_exports_the_best_weights(cartpole, run_dir, tmp_path, run_command):
     result = run_command(
-        export_command, f"--run_dir={run_dir}", f"--output_dir={tmp_path / 'models'}"
+        "export", f"--run_dir={run_dir}", f"--output_dir={tmp_path / 'models'}"
     )
-    assert result.returncode == 0, result.stderr
+    assert result.status == 0, result.stderr
     assert result.stderr == ""
     folder = tmp_path / "models" / "1"
     assert str(folder) in result.stdout
@@ -70,13 +68,13 @@ def test_training_exports_its_best_policy(cartpole, tmp_path, monkeypatch, run_c
     monkeypatch.setattr(progress, "measure_speed", lambda *arguments: (1.0, 1.0))
     run, models = tmp_path / "run", tmp_path / "models"
     result = run_command(
-        train_command,
+        "train",
         *("--environment=CartPole-v1", "--v_min=0", "--v_max=100", "--frames=40"),
         *("--replay_capacity=1000", "--num_envs=1"),
         *("--eval_period_frames=20", "--eval_frames=60"),
         *(f"--run_dir={run}", f"--export_dir={models}"),
     )
-    assert result.returncode == 0, result.stderr
+    assert result.status == 0, result.stderr
     assert f"best policy is in {models / '1'}" in result.stdout
     best = json.loads((run / "best" / "score.json").read_text())
     policy = SavedModelPolicy(models)
@@ -117,7 +115,7 @@ BOTH = ["--run_dir={run}", "--output_dir={out}"]
             BOTH,
             ["online.npz", "--snapshot=latest"],
         ),
-        (None, [*BOTH, "--checkpoint=7"], ["holds no whole checkpoint", "--checkpoint"]),
+        (None, [*BOTH, "--checkpoint=7"], ["has no intact checkpoint", "--checkpoint"]),
     ],
 )
 def test_bad_input_is_one_sentence(run_dir, tmp_path, run_command, prepare, arguments, named):
@@ -125,8 +123,8 @@ def test_bad_input_is_one_sentence(run_dir, tmp_path, run_command, prepare, argu
         prepare(run_dir)
     output = tmp_path / "out"
     arguments = [text.format(run=run_dir, out=output) for text in arguments]
-    result = run_command(export_command, *arguments)
-    assert result.returncode != 0
+    result = run_command("export", *arguments)
+    assert result.status != 0
     assert len(result.stderr.strip().splitlines()) == 1, result.stderr
     for part in named:
         assert part in result.stderr

@@ -20,7 +20,7 @@ from rainbow_tf.export.client import (
     TensorSpec,
 )
 from rainbow_tf.export.play import Player, as_input, play
-from rainbow_tf.runs.weights import make_actor
+from rainbow_tf.runs.weights import make_policy
 
 CARTPOLE = Config(environment="CartPole-v1", seed=5)
 
@@ -28,7 +28,7 @@ CARTPOLE = Config(environment="CartPole-v1", seed=5)
 @pytest.fixture
 def run_play(run_command):
     """A function that runs the command in this process."""
-    return functools.partial(run_command, play_module)
+    return functools.partial(run_command, "play")
 
 
 def games(policy, config, *, episodes, alpha=None, watch=lambda score: None):
@@ -53,7 +53,7 @@ def test_served_games_are_those_in_process(server, models):
 
 def test_an_export_plays_the_same_games_as_its_agent(cartpole, cartpole_model):
     network, settings = cartpole
-    actor = make_actor(
+    actor = make_policy(
         settings["config"], network, settings["spec"], noise=False, rng=np.random.default_rng(0)
     )
     environment = make_world(CARTPOLE, num_envs=1, seed=CARTPOLE.seed, training=False)
@@ -169,7 +169,7 @@ def test_video(models, tmp_path, suffix, run_play):
     path = tmp_path / "new" / f"game.{suffix}"
     arguments = [f"--model_dir={models['wobbly']}", f"--video={path}", "--episodes=1"]
     result = run_play(*arguments, "--environment=CartPole-v1")
-    assert result.returncode == 0, result.stderr
+    assert result.status == 0, result.stderr
     capture = cv2.VideoCapture(str(path))
     frames = []
     while (frame := capture.read()[1]) is not None:
@@ -184,7 +184,7 @@ def test_video(models, tmp_path, suffix, run_play):
 
 def test_a_video_that_cannot_be_written_is_one_sentence(tmp_path, run_play):
     result = run_play("--server=localhost:1", "--game=qbert", f"--video={tmp_path}/game.avi")
-    assert result.returncode != 0
+    assert result.status != 0
     assert result.stderr == f"rainbow_tf: {tmp_path}/game.avi must end in .mp4 or .gif.\n"
 
 
@@ -197,7 +197,7 @@ def test_command(server, models, kind, tmp_path, monkeypatch, run_play):
         "in_process": [f"--model_dir={models['wobbly']}"],
     }[kind]
     result = run_play(*where, "--episodes=3", "--seed=5")
-    assert result.returncode == 0, result.stderr
+    assert result.status == 0, result.stderr
     scores = [float(score) for score in re.findall(r"episode \d/3: score (\d+)", result.stdout)]
     expected = games(SavedModelPolicy(models["wobbly"]), CARTPOLE, episodes=3)
     assert scores == [episode.score for episode in expected]
@@ -219,7 +219,7 @@ def test_the_model_is_named_after_the_game(server, run_play):
         "--environment=CartPole-v1",
         "--episodes=1",
     )
-    assert result.returncode == 0, result.stderr
+    assert result.status == 0, result.stderr
     assert "score 500," in result.stdout
 
 
@@ -245,7 +245,7 @@ def test_the_model_is_named_after_the_game(server, run_play):
 def test_bad_input_is_one_sentence(arguments, named, tmp_path, monkeypatch, run_play):
     monkeypatch.chdir(tmp_path)
     result = run_play(*arguments)
-    assert result.returncode != 0
+    assert result.status != 0
     assert len(result.stderr.strip().splitlines()) == 1, result.stderr
     for part in named:
         assert part in result.stderr
@@ -255,14 +255,14 @@ def test_a_server_that_fails_during_a_game_is_one_sentence(server, run_play):
     fault = StatusError(grpc.StatusCode.INTERNAL, "out of luck")
     server.faults += [lambda: None] * 20 + [fault]
     result = run_play(f"--server={server.url}", "--environment=CartPole-v1")
-    assert result.returncode != 0
+    assert result.status != 0
     assert "Traceback" not in result.stderr
     assert re.fullmatch(r"rainbow_tf: .*out of luck.*\.", result.stderr.splitlines()[-1])
 
 
 def test_missing_model_is_one_sentence(server, run_play):
     result = run_play(f"--server={server.url}", "--game=pong")
-    assert result.returncode != 0
+    assert result.status != 0
     assert "has no model 'pong'" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1, result.stderr
 

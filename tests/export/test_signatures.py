@@ -19,7 +19,7 @@ from rainbow_tf.export.signatures import (
     serving_shape,
     to_stacks,
 )
-from rainbow_tf.runs.weights import make_actor
+from rainbow_tf.runs.weights import make_policy
 from rainbow_tf.types import WorldSpec
 
 ALPHAS = np.float32([0.001, 0.1, 0.25, 0.6, 1.0])
@@ -145,7 +145,7 @@ def test_shape_of_observations(agent, shape):
 @pytest.mark.parametrize("agent", ["cartpole", "cartpole_dqn", "minatar", "qbert"], indirect=True)
 def test_actions_are_exactly_those_of_the_actor(agent):
     config, network, spec, stacks, observations, signatures = agent
-    actor = make_actor(config, network, spec, noise=False, rng=np.random.default_rng(0))
+    actor = make_policy(config, network, spec, noise=False, rng=np.random.default_rng(0))
     answers = run(signatures["serving_default"], observations=observations)
     np.testing.assert_array_equal(answers["actions"], actor.act(stacks))
 
