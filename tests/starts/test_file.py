@@ -177,7 +177,7 @@ def test_a_replay_twice_gives_the_same_state(breakout):
 
 def test_a_trajectory_ends_before_its_game_does(tmp_path):
     whole = record(tmp_path / "whole.json", "pong", lengths=(5000,))
-    point = starts.last_point(whole, 0)
+    point = starts.points(whole, 0)[-1]
     assert point.actions < 5000
     emulator = starts.replay(whole, point, action_repeat=4, frame_stack=4)
     assert not emulator.is_over
@@ -192,7 +192,7 @@ def stress_games():
 def test_a_thousand_starts_of_five_games_replay(game, tmp_path):
     start_file = record(tmp_path / "starts.json", game, lengths=(1800,) * 20)
     for trajectory in range(20):
-        last = starts.last_point(start_file, trajectory)
+        last = starts.points(start_file, trajectory)[-1]
         starts.replay(start_file, last, action_repeat=4, frame_stack=4)
     states = {}
     for point in starts.sample_points(start_file, 200, seed=1):
@@ -233,7 +233,7 @@ def test_changed_actions_do_not_replay(breakout, tmp_path, where):
 
     changed = starts.read(rewrite(breakout, tmp_path / "changed.json", change))
     with pytest.raises(ConfigError, match="does not replay") as error:
-        starts.replay(changed, starts.last_point(changed, 0), action_repeat=4, frame_stack=4)
+        starts.replay(changed, starts.points(changed, 0)[-1], action_repeat=4, frame_stack=4)
     assert "changed.json" in sentence(error)
 
 
@@ -260,7 +260,7 @@ def test_a_game_that_ends_on_the_way_does_not_replay(tmp_path):
     assert emulator.is_over
     ended = pong._replace(trajectories=[starts.Trajectory("random", actions, tuple(checksums))])
     with pytest.raises(ConfigError, match="does not replay"):
-        starts.replay(ended, starts.last_point(ended, 0), action_repeat=4, frame_stack=4)
+        starts.replay(ended, starts.points(ended, 0)[-1], action_repeat=4, frame_stack=4)
 
 
 @pytest.mark.parametrize(
