@@ -4,6 +4,8 @@ Every figure is a median with quartiles. Things that are compared are measured a
 process, so that a machine that slows down affects both sides.
 """
 
+# One function per section, each independent of the others: longer than most modules.
+
 import dataclasses
 import functools
 import importlib.util
@@ -180,9 +182,10 @@ def _adder(config: Config, replay: Replay, play: list[np.ndarray]) -> Callable[[
     nothing, no, yes = np.zeros(lanes), np.zeros(lanes, bool), np.ones(lanes, bool)
     discount = np.full(lanes, config.discount)
     ends = itertools.cycle([*[no] * 499, yes])
-    state = {"is_first": yes}
+    is_first = yes
 
     def add(steps: int) -> None:
+        nonlocal is_first
         for _ in range(steps):
             over = next(ends)
             replay.add(
@@ -191,9 +194,9 @@ def _adder(config: Config, replay: Replay, play: list[np.ndarray]) -> Callable[[
                 reward_t=nothing,
                 discount_t=discount,
                 episode_over=over,
-                is_first=state["is_first"],
+                is_first=is_first,
             )
-            state["is_first"] = over
+            is_first = over
 
     return add
 
