@@ -4,6 +4,7 @@ python -m rainbow_tf.record_starts --game=qbert --player=human --output=starts/q
 """
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -231,47 +232,25 @@ def _human_game(
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of this command."""
-    flags.DEFINE_string(
-        "game",
-        None,
-        "Atari game by its snake-case name; not needed with --run_dir.",
-        flag_values=values,
-    )
-    flags.DEFINE_enum(
-        "player",
-        None,
-        list(starts.ORIGINS),
+    string = functools.partial(flags.DEFINE_string, flag_values=values)
+    integer = functools.partial(flags.DEFINE_integer, flag_values=values)
+    string("game", None, "Atari game by its snake-case name; not needed with --run_dir.")
+    player_help = (
         "human: a person at the keyboard, in a window. policy: the policy of --run_dir. random: "
-        "uniformly random actions.",
-        flag_values=values,
+        "uniformly random actions."
     )
-    flags.DEFINE_string("output", None, "Start file to write, or to extend.", flag_values=values)
-    flags.DEFINE_integer(
-        "trajectories", 100, "Games in the file when done.", lower_bound=1, flag_values=values
-    )
-    flags.DEFINE_integer(
-        "max_frames",
-        7_200,
-        "Maximum frames per game, 60 a second; starts come from the first half.",
-        lower_bound=1,
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
-        "action_repeat",
-        None,
+    flags.DEFINE_enum("player", None, list(starts.ORIGINS), player_help, flag_values=values)
+    string("output", None, "Start file to write, or to extend.")
+    integer("trajectories", 100, "Games in the file when done.", lower_bound=1)
+    frames_help = "Maximum frames per game, 60 a second; starts come from the first half."
+    integer("max_frames", 7_200, frames_help, lower_bound=1)
+    repeat_help = (
         "Frames per action; by default 1 for a person, 4 for a random player, and the run's for a "
-        "policy.",
-        lower_bound=1,
-        flag_values=values,
+        "policy."
     )
-    flags.DEFINE_integer(
-        "seed",
-        1,
-        "Seed of the emulator and the random actions.",
-        lower_bound=0,
-        upper_bound=2**31 - 1,
-        flag_values=values,
-    )
+    integer("action_repeat", None, repeat_help, lower_bound=1)
+    seed_help = "Seed of the emulator and the random actions."
+    integer("seed", 1, seed_help, lower_bound=0, upper_bound=2**31 - 1)
     define_snapshot_flags(values)
     flags.DEFINE_float(
         "epsilon",
