@@ -69,8 +69,7 @@ class Mp4:
         """Waits for ffmpeg; raises OSError if it failed."""
         if self._encoder is None:
             return
-        with contextlib.suppress(BrokenPipeError):
-            _, message = self._encoder.communicate()
+        _, message = self._encoder.communicate()
         if self._encoder.returncode != 0:
             lines = message.decode(errors="replace").strip().splitlines()
             reason = lines[-1] if lines else f"exit status {self._encoder.returncode}"
