@@ -444,10 +444,10 @@ def _learner_and_batch(config: Config, spec: WorldSpec):
 
 def _act(config: Config, learner, *, noise: bool) -> Callable[[np.ndarray], np.ndarray]:
     """A newly compiled function from observations to actions."""
-    from rainbow_tf.runs.weights import make_actor
+    from rainbow_tf.runs.weights import make_policy
 
     rng = np.random.default_rng(1)
-    return make_actor(config, learner.online, ATARI_SPEC, noise=noise, rng=rng).act
+    return make_policy(config, learner.online, ATARI_SPEC, noise=noise, rng=rng).act
 
 
 def _peak_memory_mb() -> float:

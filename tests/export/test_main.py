@@ -35,9 +35,7 @@ def assert_answers_as(network, policy):
 
 
 def test_the_command_exports_the_best_weights(cartpole, run_dir, tmp_path, run_command):
-    result = run_command(
-        "export", f"--run_dir={run_dir}", f"--output_dir={tmp_path / 'models'}"
-    )
+    result = run_command("export", f"--run_dir={run_dir}", f"--output_dir={tmp_path / 'models'}")
     assert result.status == 0, result.stderr
     assert result.stderr == ""
     folder = tmp_path / "models" / "1"
