@@ -4,15 +4,14 @@ import csv
 import functools
 import html
 import io
-import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
 Cell = str | int | float | None
 Row = dict[str, Cell]
 
-# What fits on a page of 1,024 pixels, and on a phone.
-_PAGE_COLUMNS, _PHONE_COLUMNS = 12, 4
+_PAGE_LETTERS = 125  # the width of a page of 1,024 pixels
+_PHONE_COLUMNS = 4  # more become a block per row on a phone
 _NONE = "–"  # noqa: RUF001
 _LATEX = {"\\": r"\textbackslash{}", **{c: f"\\{c}" for c in "&%$#_{}"}}
 _LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", _NONE: "--"}
@@ -77,13 +76,18 @@ class Table:
         if common:
             listed = "; ".join(f"{name}: {value}" for name, value in common.items())
             caption += f" The same in all rows: {listed}."
-        places = [i for i, name in enumerate(self.header) if i and name not in common]
-        per_part = math.ceil(len(places) / math.ceil(len(places) / _PAGE_COLUMNS or 1))
-        parts = [
-            self._html_part([0, *places[start : start + per_part]])
-            for start in range(0, max(len(places), 1), max(per_part, 1))
+        widths = [
+            max(len(word) for text in [name, *column] for word in text.split()) + 3
+            for name, column in zip(self.header, self._columns(), strict=True)
         ]
-        return f"<div class=caption>{html.escape(caption)}</div>{''.join(parts)}"
+        parts = [[0]]
+        for i, name in enumerate(self.header):
+            if i and name not in common:
+                if sum(widths[k] for k in parts[-1]) + widths[i] > _PAGE_LETTERS:
+                    parts.append([0])
+                parts[-1].append(i)
+        body = "".join(map(self._html_part, parts))
+        return f"<div class=caption>{html.escape(caption)}</div>{body}"
 
     def _html_part(self, places: list[int]) -> str:
         names = [html.escape(self.header[i], quote=True) for i in places]
@@ -102,6 +106,9 @@ class Table:
             f"<div class=table><table{' class=wide' if is_wide else ''}><thead><tr>{head}</tr>"
             f"</thead><tbody>{''.join(body)}</tbody></table></div>"
         )
+
+    def _columns(self) -> list[list[str]]:
+        return [[self._text(row.get(name)) for row in self.rows] for name in self.header]
 
     def _common(self) -> dict[str, str]:
         """Columns after the first that have the same text in all of several rows."""

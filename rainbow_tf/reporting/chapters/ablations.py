@@ -24,7 +24,8 @@ def write(page: Page, runs: list[Run]) -> None:
     if not drops.agents:
         return
     look = styles(drops.agents)
-    chosen = [run for run in runs if run.agent in {"rainbow", "dqn", *drops.agents}]
+    agents = {"rainbow", "dqn", *drops.agents}
+    chosen = [r for r in runs if r.agent in agents and r.environment in drops.environments]
     page.figure(
         figures.waterfall(drops, look, note=made_of(chosen)),
         "ablations",

@@ -125,7 +125,6 @@ def _aggregates(
                 "games": len(games),
                 "seeds": number_of("seed", map(len, games.values())).split(" seed")[0],
                 "scores from": " and ".join(sorted(ends[protocol][name].sources)),
-                "protocol": protocol,
             }
             rows.append(row)
     page.table(Table("aggregates", "End scores in percent of human.", rows))
