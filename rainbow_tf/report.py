@@ -7,6 +7,7 @@ from absl import flags
 from rainbow_tf import __version__
 from rainbow_tf.command import errors_as_sentences, run_command
 from rainbow_tf.config import ConfigError
+from rainbow_tf.reporting.agents import styles
 from rainbow_tf.reporting.chapters import (
     ablations,
     end_scores,
@@ -126,9 +127,11 @@ def _title(runs: list[Run], published: str | None) -> tuple[str, str]:
     title = number_of(game_noun(runs), [len(environments)])
     if len(environments) == 1:
         title = environments[0].replace("_", " ")
-    num_agents = len({run.agent for run in runs})
-    lead = f"{number_of('run', [len(runs)])} of {number_of('agent', [num_agents])}."
-    return f"Rainbow on {title}", lead
+    look = styles({run.agent for run in runs})
+    agents = number_of("agent", [len(look)])
+    if len(look) == 1:
+        agents = next(iter(look.values())).label
+    return f"Rainbow on {title}", f"{number_of('run', [len(runs)])} of {agents}."
 
 
 if __name__ == "__main__":

@@ -477,8 +477,12 @@ def test_nothing_runs_off_the_page_at_1200_nor_at_390_pixels(study, atari100k, t
         for width in (1200, 390):
             path = tmp_path / "frame.html"
             path.write_text(WIDTHS.format(url=(out / "report.html").as_uri(), width=width))
-            page, _ = run_browser(path, tmp_path, "--allow-file-access-from-files")
-            assert re.search("<title>(.*?)</title>", page)[1] == "0 over, tables: []", width
+            # Virtual time makes the browser wait for the script.
+            options = ("--allow-file-access-from-files", "--virtual-time-budget=9000")
+            page, _ = run_browser(path, tmp_path, *options)
+            assert re.search("<title>(.*?)</title>", page, re.DOTALL)[1] == "0 over, tables: []", (
+                width
+            )
 
 
 @pytest.mark.slow

@@ -257,7 +257,7 @@ def value_check(
     note: str,
 ) -> Figure:
     """Predicted value against the discounted clipped return that was obtained."""
-    figure = Figure(figsize=(8.2, 5.4), layout="constrained")
+    figure = Figure(figsize=(7.8, 5.0), layout="constrained")
     axis = figure.subplots()
     _frame(axis, grid="both")
     count = sum(len(found.values) for found in points.values())

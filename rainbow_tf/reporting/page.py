@@ -57,6 +57,7 @@ footer { margin: 64px auto 40px; font: 13px system-ui, sans-serif; color: var(--
   .facts { gap: 8px; }
   .facts li { padding: 8px 12px; }
   figure.large img { max-width: none; width: 700px; }
+  table { font-size: 12.5px; }
   th, td { padding: 4px 6px; }
   code { overflow-wrap: anywhere; }
   /* A wide table becomes a block per row, in which each cell has its column's name above it. */

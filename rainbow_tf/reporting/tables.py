@@ -10,8 +10,10 @@ from dataclasses import dataclass
 Cell = str | int | float | None
 Row = dict[str, Cell]
 
-_PAGE_LETTERS = 125  # the width of a page of 1,024 pixels
-_PHONE_COLUMNS = 4  # more become a block per row on a phone
+# The widths of a page of 1,024 pixels and of a phone; a wider table is split, or on a phone becomes
+# a block per row.
+_PAGE_LETTERS, _PHONE_LETTERS = 115, 47
+_FEW_COLUMNS = 4
 _NONE = "–"  # noqa: RUF001
 _LATEX = {"\\": r"\textbackslash{}", **{c: f"\\{c}" for c in "&%$#_{}"}}
 _LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", _NONE: "--"}
@@ -71,19 +73,15 @@ class Table:
 
     def html(self) -> str:
         """As HTML with its caption, split where it would be wider than the page."""
-        common = self._common() if len(self.header) > _PHONE_COLUMNS else {}
+        common = self._common() if len(self.header) > _FEW_COLUMNS else {}
         caption = self.caption
         if common:
             listed = "; ".join(f"{name}: {value}" for name, value in common.items())
             caption += f" The same in all rows: {listed}."
-        widths = [
-            max(len(word) for text in [name, *column] for word in text.split()) + 3
-            for name, column in zip(self.header, self._columns(), strict=True)
-        ]
         parts = [[0]]
         for i, name in enumerate(self.header):
             if i and name not in common:
-                if sum(widths[k] for k in parts[-1]) + widths[i] > _PAGE_LETTERS:
+                if self._width([*parts[-1], i]) > _PAGE_LETTERS:
                     parts.append([0])
                 parts[-1].append(i)
         body = "".join(map(self._html_part, parts))
@@ -91,7 +89,7 @@ class Table:
 
     def _html_part(self, places: list[int]) -> str:
         names = [html.escape(self.header[i], quote=True) for i in places]
-        is_wide = len(names) > _PHONE_COLUMNS
+        is_wide = self._width(places) > _PHONE_LETTERS
         body = []
         for cells in self._shown():
             body.append("<tr>")
@@ -107,8 +105,13 @@ class Table:
             f"</thead><tbody>{''.join(body)}</tbody></table></div>"
         )
 
-    def _columns(self) -> list[list[str]]:
-        return [[self._text(row.get(name)) for row in self.rows] for name in self.header]
+    def _width(self, places: list[int]) -> int:
+        """The least width of some columns in letters: texts wrap between words."""
+        total = 0
+        for name in (self.header[i] for i in places):
+            texts = [name, *(self._text(row.get(name)) for row in self.rows)]
+            total += max(len(word) for text in texts for word in text.split()) + 2
+        return total
 
     def _common(self) -> dict[str, str]:
         """Columns after the first that have the same text in all of several rows."""

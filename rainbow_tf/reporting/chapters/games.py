@@ -109,13 +109,14 @@ def _draw(page: Page, runs: list[Run], stem: str, published: Lines) -> None:
         if not panels:
             continue
         chosen = [run for run in drawn if run.agent in names and run.environment in panels]
+        has_seeds = max(seed_counts(chosen)) > 1
         kind = "ablations" if "ablations" in title else "agents"
-        notes = [smoothing(size), *_legend_notes(panels, max(seed_counts(chosen)) > 1)]
+        notes = [smoothing(size), *_legend_notes(panels, has_seeds)]
         page.figure(
             figures.game_curves(panels, look, humans=humans, note=made_of(chosen, *notes)),
             f"{stem}_{kind}",
-            f"{title}: scores over training"
-            + (", mean over seeds." if max(seed_counts(chosen)) > 1 else "."),
+            ("Scores" if title == "Agents" else f"{title}: scores")
+            + (" over training, mean over seeds." if has_seeds else " over training."),
         )
 
 
