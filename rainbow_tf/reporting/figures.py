@@ -92,7 +92,7 @@ def threshold_curves(
             axis.set_title(f"at least {threshold} % of human", fontsize=10)
             axis.set_ylim(0, num_games * 1.03)
             axis.yaxis.get_major_locator().set_params(integer=True)
-        row[0].set_ylabel(f"{title}\nNumber of games", fontsize=9.5)
+        row[0].set_ylabel(f"{title}\nNumber of games" if rows > 1 else "Number of games")
         _legend_beside(row[-1], [_handle(styles[name]) for name in lines])
     for axis in axes[-1]:
         axis.set_xlabel("Frames")

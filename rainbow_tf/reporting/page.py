@@ -39,6 +39,8 @@ figcaption { margin-top: 8px; max-width: 62em; }
 details .table { max-height: 720px; }
 table { border-collapse: collapse; font: 13.5px/1.45 system-ui, sans-serif;
   font-variant-numeric: tabular-nums; }
+table.dense { font-size: 12px; }
+.dense th, .dense td { padding: 4px 6px; }
 th, td { padding: 4px 9px; text-align: right; border-bottom: 1px solid #ececec; }
 th { position: sticky; top: 0; background: #fff; border-bottom: 2px solid var(--ink);
   vertical-align: bottom; }

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 Cell = str | int | float | None
 Row = dict[str, Cell]
 
-# The widths of a page of 1,024 pixels and of a phone; a wider table is split, or on a phone becomes
-# a block per row.
-_PAGE_LETTERS, _PHONE_LETTERS = 115, 47
+# Widths in letters: a table above the first is split, one above the second has smaller letters, one
+# above the third becomes a block per row on a phone.
+_PAGE_LETTERS, _LARGE_LETTERS, _PHONE_LETTERS = 147, 120, 50
 _FEW_COLUMNS = 4
 _NONE = "–"  # noqa: RUF001
 _LATEX = {"\\": r"\textbackslash{}", **{c: f"\\{c}" for c in "&%$#_{}"}}
@@ -89,7 +89,9 @@ class Table:
 
     def _html_part(self, places: list[int]) -> str:
         names = [html.escape(self.header[i], quote=True) for i in places]
-        is_wide = self._width(places) > _PHONE_LETTERS
+        width = self._width(places)
+        is_wide = width > _PHONE_LETTERS
+        classes = ("wide " if is_wide else "") + ("dense" if width > _LARGE_LETTERS else "")
         body = []
         for cells in self._shown():
             body.append("<tr>")
@@ -101,8 +103,8 @@ class Table:
             body.append("</tr>")
         head = "".join(f"<th>{name}</th>" for name in names)
         return (
-            f"<div class=table><table{' class=wide' if is_wide else ''}><thead><tr>{head}</tr>"
-            f"</thead><tbody>{''.join(body)}</tbody></table></div>"
+            f"<div class=table><table class='{classes}'><thead><tr>{head}</tr></thead>"
+            f"<tbody>{''.join(body)}</tbody></table></div>"
         )
 
     def _width(self, places: list[int]) -> int:
@@ -110,7 +112,7 @@ class Table:
         total = 0
         for name in (self.header[i] for i in places):
             texts = [name, *(self._text(row.get(name)) for row in self.rows)]
-            total += max(len(word) for text in texts for word in text.split()) + 2
+            total += max(len(word) for text in texts for word in text.split()) + 3
         return total
 
     def _common(self) -> dict[str, str]:
@@ -136,7 +138,9 @@ class Table:
     def _text(self, cell: Cell) -> str:
         if cell is None:
             return _NONE
-        return f"{cell:,.{self.digits}f}" if isinstance(cell, float) else str(cell)
+        if isinstance(cell, float):
+            return f"{cell:,.{self.digits}f}"
+        return cell if isinstance(cell, str) else f"{cell:,}"
 
 
 def _latex(text: str) -> str:

@@ -36,8 +36,8 @@ def test_a_wide_table_is_split_and_repeats_its_first_column():
     rows = [{"game": game, **{f"c{i}": 1e5 + i for i in range(22)}} for game in "xy"]
     parts = re.findall("<thead>.*?</thead>", table(rows).html())
     names = [re.findall("<th>(.*?)</th>", part) for part in parts]
-    # A column of 100,000.0 takes 9 letters and 2 of space, the first column 4 and 2.
-    assert [len(part) for part in names] == [1 + 9, 1 + 9, 1 + 4]
+    # A column of 100,000.0 takes 9 letters and 3 of space, the first column 4 and 3.
+    assert [len(part) for part in names] == [1 + 11, 1 + 11]
     assert {part[0] for part in names} == {"game"}
     assert [name for part in names for name in part[1:]] == [f"c{i}" for i in range(22)]
 
@@ -46,3 +46,9 @@ def test_cells_of_a_table_too_wide_for_a_phone_name_their_column():
     wide = table([{"game": "pong", **dict.fromkeys("abcdefg", 123456), "d<": 4}])
     assert "<td data-label='d&lt;'>4</td>" in wide.html()
     assert "data-label" not in table([{"game": "pong", "a": 1}]).html()
+
+
+def test_a_long_integer_has_commas_but_in_csv():
+    found = table([{"agent": "rainbow", "episodes": 2600}])
+    assert "| rainbow | 2,600 |" in found.markdown()
+    assert found.csv().endswith("rainbow,2600\n")
