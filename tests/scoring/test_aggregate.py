@@ -109,11 +109,12 @@ def test_bootstrap_leaves_missing_seeds_missing():
 
 
 def test_bootstrap_of_episodes_by_hand():
-    # Games of constant scores, and one whose mean of two draws is 0, 5 or 10.
-    episodes = [np.array([7.0]), np.array([0.0, 10.0]), np.array([40.0] * 5)]
+    # Two games of constant scores, and one whose mean of 400 draws is 5 within 1.96 * 5 / 20.
+    episodes = [np.array([7.0]), np.array([0.0, 10.0] * 200), np.array([40.0] * 5)]
     median, _, mean = bootstrap_episodes(episodes, rng=np.random.default_rng(0))
-    assert median == (7, 10)
-    assert mean == (pytest.approx(47 / 3), pytest.approx(57 / 3))
+    assert median == (7, 7)
+    assert mean.low == pytest.approx((47 + 5 - 0.49) / 3, abs=0.03)
+    assert mean.high == pytest.approx((47 + 5 + 0.49) / 3, abs=0.03)
 
 
 def test_same_generator_same_intervals():
