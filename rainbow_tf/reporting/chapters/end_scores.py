@@ -14,6 +14,8 @@ from rainbow_tf.scoring.aggregate import THRESHOLDS, games_at_least
 from rainbow_tf.scoring.study import EndScores, Estimate
 
 Ends = dict[str, dict[str, EndScores]]
+Estimates = Mapping[str, Mapping[str, Estimate]]
+Percents = Mapping[tuple[str, str], Mapping[str, list[float]]]
 _AGGREGATES = ("median", "interquartile mean", "mean")
 
 
@@ -25,9 +27,11 @@ def with_published(ends: Ends, games: set[str] | None, publication: str) -> Ends
         for agent, scores in normalise.published(publication, regime).items():
             chosen = {g: [score] for g, score in scores.items() if games is None or g in games}
             if chosen:
-                is_ours = publication == "paper" or any(agent in of for of in ends.values())
-                note = {"paper": " (paper)"}.get(publication, " (published)")
-                name = agent + note if games is not None and is_ours else agent
+                name = agent
+                if games is not None and publication == "paper":
+                    name = f"{agent} (paper)"
+                elif any(agent in agents for agents in ends.values()):
+                    name = f"{agent} (published)"
                 of_regime[name] = EndScores(chosen, frozenset({publication}))
     return {protocol: agents for protocol, agents in result.items() if agents}
 
@@ -59,11 +63,7 @@ def write(page: Page, ends: Ends) -> None:
     _aggregates(page, ends, estimates, percents, _AGGREGATES if num_games > 1 else ("mean",))
     if num_games > 1:
         _levels(page, percents)
-    _remarks(page, ends)
-
-
-Percents = Mapping[tuple[str, str], Mapping[str, list[float]]]
-Estimates = Mapping[str, Mapping[str, Estimate]]
+    _remarks(page, ends, estimates)
 
 
 def _labels(estimates: Estimates) -> dict[str, str]:
@@ -138,18 +138,18 @@ def _interval(estimate: Estimate, i: int) -> Cell:
 
 
 def _levels(page: Page, percents: Percents) -> None:
-    labels = {name: style.label for name, style in styles({name for _, name in percents}).items()}
+    look = styles({name for _, name in percents})
     rows: list[Row] = []
     for (protocol, name), games in percents.items():
         means = np.array([np.mean(scores) for scores in games.values()])
         levels = {f"{level} %": int(games_at_least(means, level)) for level in THRESHOLDS}
-        row: Row = {"agent": labels[name], "starts": protocol_title(protocol), **levels}
-        rows.append(row | {"games": len(games)})
+        rows.append({"agent": look[name].label, "starts": protocol_title(protocol)})
+        rows[-1] |= {**levels, "games": len(games)}
     caption = "Number of games at each level of human performance: at the end of training."
     page.table(Table("thresholds", caption, rows))
 
 
-def _remarks(page: Page, ends: Ends) -> None:
+def _remarks(page: Page, ends: Ends, estimates: Estimates) -> None:
     every = [scores for agents in ends.values() for scores in agents.values()]
     conditions = sorted({text for scores in every for text in scores.conditions})
     if conditions:
@@ -160,7 +160,7 @@ def _remarks(page: Page, ends: Ends) -> None:
             "upwards as the largest of many; `python -m rainbow_tf.evaluate` plays 200 new "
             "episodes with the best weights, as the paper does."
         )
-    if any(scores.episodes for scores in every):
+    if any(e.over == "episodes" for agents in estimates.values() for e in agents.values()):
         page.text(
             "Intervals over episodes resample the evaluation's episodes of the one seed in each "
             "game. They do not cover the spread between seeds, which is often larger."

@@ -43,15 +43,9 @@ def write(page: Page, ends: Ends, runs: list[Run], *, with_dopamine: bool = Fals
                 raw[-1][label] = mean
                 percent[-1][label] = None if mean is None else reference.percent(mean)
         title, stem = protocol_title(protocol), protocol.replace("/", "_")
-        for name, caption, rows in (
-            (
-                f"games_{stem}",
-                f"Scores, {title}: in points, mean over seeds if there are several.",
-                raw,
-            ),
-            (f"games_{stem}_normalised", f"Normalised scores, {title}: % of human.", percent),
-        ):
-            page.table(Table(name, caption, rows, bold_best=labels))
+        page.table(Table(f"games_{stem}", f"Scores, {title}: in points.", raw, bold_best=labels))
+        caption = f"Normalised scores, {title}: in percent of human."
+        page.table(Table(f"games_{stem}_normalised", caption, percent, bold_best=labels))
     published = _dopamine(page, runs) if with_dopamine else {}
     _draw(page, runs, "games", published)
 

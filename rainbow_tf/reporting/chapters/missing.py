@@ -2,7 +2,7 @@
 
 from rainbow_tf.reporting.agents import styles
 from rainbow_tf.reporting.page import Page
-from rainbow_tf.reporting.tables import Table
+from rainbow_tf.reporting.tables import Row, Table
 from rainbow_tf.scoring import study
 from rainbow_tf.scoring.runs import Run
 
@@ -20,19 +20,8 @@ def write(page: Page, runs: list[Run]) -> None:
         "finished one; in the curves of a game, if its agent has no finished run there."
     )
     look = styles({item.agent for item in found})
-    caption = "Missing runs: by game."
-    page.table(
-        Table(
-            "missing",
-            caption,
-            [
-                {
-                    "game": item.environment,
-                    "agent": look[item.agent].label,
-                    "seed": item.seed,
-                    "what was found": item.found,
-                }
-                for item in found
-            ],
-        )
-    )
+    rows: list[Row] = [
+        {"game": game, "agent": look[agent].label, "seed": seed, "found": problem}
+        for game, agent, seed, problem in found
+    ]
+    page.table(Table("missing", "Missing runs: by game.", rows))

@@ -64,8 +64,8 @@ def _medians(
         "Median over games of the human-normalised score, averaged over seeds in each game first "
         "(figures 1 and 3 of the paper).",
     )
-    for sentence in _milestones(medians, look):
-        page.text(sentence)
+    if "rainbow" in medians and len(medians) > 1:
+        page.text(_milestones(medians, look))
     if len({grid.environments for grid in grids.values()}) > 1:
         listed = ", ".join(
             f"{look[name].label} {len(grid.environments)}" for name, grid in grids.items()
@@ -128,10 +128,8 @@ def _is_one_point(lines: Mapping[str, Line]) -> bool:
     return max(len(line.frames) for line in lines.values()) == 1
 
 
-def _milestones(medians: Mapping[str, Line], look: Mapping[str, Style]) -> list[str]:
+def _milestones(medians: Mapping[str, Line], look: Mapping[str, Style]) -> str:
     """When Rainbow reaches DQN and the best of the others, as the paper reports it."""
-    if "rainbow" not in medians or len(medians) < 2:
-        return []
     rainbow = medians["rainbow"]
     best = {name: line.values.max() for name, line in medians.items() if name != "rainbow"}
     highest = max(best, key=lambda name: best[name])
@@ -145,4 +143,4 @@ def _milestones(medians: Mapping[str, Line], look: Mapping[str, Style]) -> list[
             text += f" It reaches {whose} after {short(rainbow.frames[above[0]])} frames."
         else:
             text += f" It does not reach {whose}."
-    return [text]
+    return text
