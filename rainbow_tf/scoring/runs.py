@@ -13,8 +13,8 @@ import numpy as np
 
 from rainbow_tf.config import Config, ConfigError
 
-# Evaluations in a curve from which on training returns are not read: they would add hours of rows
-# to the reading of a large study, and nothing to its curves.
+# Training returns are read only for curves with fewer evaluations than this: a long run has a
+# smooth curve without them, and a train.csv that takes long to read.
 _MANY_EVALUATIONS = 40
 # What --restart appends to the folder of a run that it moves aside.
 _MOVED_ASIDE = re.compile(r"_\d{8}_\d{6}$")
