@@ -451,7 +451,7 @@ class Config:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Config":
         """The settings by name; those that later versions removed are ignored."""
-        return cls(**{name: value for name, value in values.items() if name not in _REMOVED})
+        return cls(**{name: value for name, value in dict(values).items() if name not in _REMOVED})
 
 
 def _check_bounds(field: dataclasses.Field, value: Any) -> None:

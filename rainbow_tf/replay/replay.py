@@ -13,7 +13,7 @@ import numpy as np
 from rainbow_tf.config import Config
 from rainbow_tf.replay.frames import FrameRing, Lz4FrameRing, RawFrameRing
 from rainbow_tf.replay.sum_tree import SumTree
-from rainbow_tf.replay.windows import Windows
+from rainbow_tf.replay.windows import Windows, fold
 from rainbow_tf.types import Batch, WorldSpec
 
 # Keeps transitions of error 0 sampleable; far below any error that matters.
@@ -222,9 +222,7 @@ class Replay:
         ended = np.logical_or.accumulate(self._window_end[window], axis=1)
         inside = np.ones_like(ended)
         inside[:, 1:] = ~ended[:, :-1]
-        discounts = np.cumprod(np.where(inside, self._discount[window], 1), axis=1)
-        rewards = np.where(inside, self._reward[window], 0)
-        rewards[:, 1:] *= discounts[:, :-1]
+        reward_t, discount_t = fold(self._reward[window], self._discount[window], inside)
         steps = inside.sum(axis=1)
         last = window[np.arange(size), steps - 1]
 
@@ -234,8 +232,8 @@ class Replay:
         return Batch(
             observation_tm1=observations[:size],
             action_tm1=self._action[window[:, 0]],
-            reward_t=rewards.sum(axis=1, dtype=np.float32),
-            discount_t=discounts[:, -1].astype(np.float32),
+            reward_t=reward_t,
+            discount_t=discount_t,
             observation_t=observations[size:],
             weight=weight,
         )

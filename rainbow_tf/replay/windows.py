@@ -21,3 +21,16 @@ class Windows:
         closes = is_open & (window_end[:, None] | (self.back == self.back[-1]))
         self.open -= closes.sum(axis=1)
         return closes
+
+
+def fold(
+    rewards: np.ndarray, discounts: np.ndarray, inside: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Discounted sum of rewards and product of discounts [B] of the steps inside a window [B, n].
+
+    The steps inside come first; those after them do not count.
+    """
+    discounts = np.cumprod(np.where(inside, discounts, 1), axis=1)
+    rewards = np.where(inside, rewards, 0)
+    rewards[:, 1:] *= discounts[:, :-1]
+    return rewards.sum(axis=1, dtype=np.float32), discounts[:, -1].astype(np.float32)

@@ -13,7 +13,7 @@ from rainbow_tf.config import Config
 from rainbow_tf.distributed.apex.shard import Rollout
 from rainbow_tf.environments.base import EpisodeTracker, make_world
 from rainbow_tf.process import load_tensorflow
-from rainbow_tf.replay.windows import Windows
+from rainbow_tf.replay.windows import Windows, fold
 from rainbow_tf.runs.weights import make_policy
 from rainbow_tf.training.loop import replay_step
 from rainbow_tf.types import Episode, StepOutput
@@ -128,12 +128,11 @@ class InitialErrors:
             return errors
         last = t + offset
         first = last - back - 1
-        reward_t, discount_t = np.zeros(len(t), np.float32), np.ones(len(t), np.float32)
-        for ahead in range(1, n_step + 1):
-            inside = first + ahead <= last
-            now = np.minimum(first + ahead, last)
-            reward_t += np.where(inside, discount_t * past["reward_t"][now, lane], 0)
-            discount_t *= np.where(inside, past["discount_t"][now, lane], 1)
+        window = first[:, None] + np.arange(1, n_step + 1)  # [B, n]
+        inside = np.minimum(window, last[:, None]), lane[:, None]
+        reward_t, discount_t = fold(
+            past["reward_t"][inside], past["discount_t"][inside], window <= last[:, None]
+        )
         errors[t, lane, back] = self._padded(
             past["outputs"][first, lane],
             past["action_tm1"][first + 1, lane],
