@@ -8,7 +8,6 @@ import dataclasses
 import difflib
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +18,15 @@ class ConfigError(ValueError):
     """Input that cannot be used; the message names the flag or file and the way out."""
 
 
-def _setting(
-    default: Any,
-    help_text: str,
-    *,
-    choices: Sequence[str] | None = None,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    above: float | None = None,
-    may_change: bool = False,
-) -> Any:
+_BOUNDS = ("choices", "minimum", "maximum", "above")
+
+
+def _setting(default: Any, help_text: str, *, may_change: bool = False, **bounds: Any) -> Any:
     """A field with help and bounds: `minimum` and `maximum` are inclusive, `above` is not.
 
     A setting that `may_change` can differ when a run is resumed.
     """
-    metadata = {
-        "help": help_text,
-        "choices": choices,
-        "minimum": minimum,
-        "maximum": maximum,
-        "above": above,
-        "may_change": may_change,
-    }
+    metadata = {"help": help_text, "may_change": may_change, **dict.fromkeys(_BOUNDS), **bounds}
     return dataclasses.field(default=default, metadata=metadata)
 
 

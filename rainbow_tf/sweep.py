@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import fnmatch
+import functools
 import importlib.util
 import shlex
 import signal
@@ -201,27 +202,22 @@ def _shared_names() -> list[str]:
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of a sweep, and the settings that all its runs share."""
-    flags.DEFINE_string(
+    string = functools.partial(flags.DEFINE_string, flag_values=values)
+    integer = functools.partial(flags.DEFINE_integer, flag_values=values)
+    string(
         "games",
         None,
         "What is played: all (57 Atari games), atari26 (those of Atari 100K), or names with "
         "commas; a Gymnasium id such as MinAtar/Breakout-v1 is one too.",
-        flag_values=values,
     )
-    flags.DEFINE_string(
+    string(
         "presets",
         "rainbow",
         "Agents, by their presets with commas; ablations/* and baselines/* are all of a kind.",
-        flag_values=values,
     )
-    flags.DEFINE_string(
-        "seeds", "1", "How many seeds from 1 on, or a list such as 3,7 or 7,.", flag_values=values
-    )
-    flags.DEFINE_string(
-        "out",
-        "runs",
-        "Folder of all runs: OUT/<environment>/<agent>/seed_<k>, shared by all machines.",
-        flag_values=values,
+    string("seeds", "1", "How many seeds from 1 on, or a list such as 3,7 or 7,.")
+    string(
+        "out", "runs", "Folder of all runs, shared by all machines: OUT/<game>/<agent>/seed_<k>."
     )
     flags.DEFINE_multi_string(
         "preset",
@@ -230,37 +226,16 @@ def define_flags(values: flags.FlagValues) -> None:
         "and flags override all of them.",
         flag_values=values,
     )
-    flags.DEFINE_string(
-        "address",
-        None,
-        "A running Ray cluster, such as auto on one of its nodes; default: Ray is started on this "
-        "machine for this sweep.",
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
-        "cpus_per_run",
-        None,
-        "CPUs per run; default: 2 for Atari, 1 elsewhere.",
-        flag_values=values,
-    )
+    string("address", None, "A running Ray cluster, such as auto; default: Ray on this machine.")
+    integer("cpus_per_run", None, "CPUs per run; default: 2 for Atari, 1 elsewhere.")
     flags.DEFINE_float(
         "gpus_per_run",
         None,
         "GPUs per run, such as 0.5; default: 1 for Atari if there are any, 0 elsewhere.",
         flag_values=values,
     )
-    flags.DEFINE_integer(
-        "max_retries",
-        3,
-        "Retries of a lost run without a new checkpoint in between.",
-        flag_values=values,
-    )
-    flags.DEFINE_bool(
-        "dry_run",
-        False,
-        "Print the memory, disk and hours that the sweep needs, and exit.",
-        flag_values=values,
-    )
+    integer("max_retries", 3, "Retries of a lost run without a new checkpoint in between.")
+    flags.DEFINE_bool("dry_run", False, "Print what the sweep needs, and exit.", flag_values=values)
     define_settings(values, names=_shared_names())
 
 
