@@ -7,6 +7,7 @@ only `Config.steps` converts them to agent steps. Outside Atari an agent step is
 import dataclasses
 import difflib
 import json
+import operator
 import re
 from pathlib import Path
 from typing import Any
@@ -286,8 +287,9 @@ class Config:
                 "the paper uses --v_min=-10 --v_max=10."
             )
         self._check_actors()
-        if self.algorithm == "a3c":
-            self._check_a3c()
+        if self.algorithm == "a3c":  # it has none of these components
+            for name in ("double", "prioritized", "dueling", "distributional", "noisy"):
+                object.__setattr__(self, name, False)
         if self.frame_stack is None:
             object.__setattr__(self, "frame_stack", 4 if self.game is not None else 1)
         if self.priority in ("kl", "ce") and not self.distributional:
@@ -306,11 +308,8 @@ class Config:
 
     def _check_actors(self) -> None:
         if self.actors == 0:
-            for name, value, default in (
-                ("address", self.address, None),
-                ("replay_shards", self.replay_shards, 1),
-            ):
-                if value != default:
+            for name, default in (("address", None), ("replay_shards", 1)):
+                if (value := getattr(self, name)) != default:
                     raise ConfigError(
                         f"--{name}={value} needs --actors; give both, or leave --{name} out."
                     )
@@ -325,11 +324,6 @@ class Config:
                 f"--replay_shards={self.replay_shards} is more than --actors={self.actors}; each "
                 "shard stores the steps of at least one actor, so give fewer."
             )
-
-    def _check_a3c(self) -> None:
-        """Switches off the components that A3C does not have."""
-        for name in ("double", "prioritized", "dueling", "distributional", "noisy"):
-            object.__setattr__(self, name, False)
 
     def _check_environment(self) -> None:
         if self.game is not None and self.environment is not None:
@@ -447,9 +441,10 @@ def _check_bounds(field: dataclasses.Field, value: Any) -> None:
     flag = f"--{field.name}={value}"
     if bounds["choices"] is not None and value not in bounds["choices"]:
         raise ConfigError(f"{flag} is unknown; choose one of {', '.join(bounds['choices'])}.")
-    if bounds["minimum"] is not None and not value >= bounds["minimum"]:
-        raise ConfigError(f"{flag} is too small; it must be at least {bounds['minimum']}.")
-    if bounds["maximum"] is not None and not value <= bounds["maximum"]:
-        raise ConfigError(f"{flag} is too large; it must be at most {bounds['maximum']}.")
-    if bounds["above"] is not None and not value > bounds["above"]:
-        raise ConfigError(f"{flag} is too small; it must be above {bounds['above']}.")
+    for bound, is_met, message in (
+        (bounds["minimum"], operator.ge, "too small; it must be at least"),
+        (bounds["maximum"], operator.le, "too large; it must be at most"),
+        (bounds["above"], operator.gt, "too small; it must be above"),
+    ):
+        if bound is not None and not is_met(value, bound):
+            raise ConfigError(f"{flag} is {message} {bound}.")

@@ -216,9 +216,7 @@ def define_flags(values: flags.FlagValues) -> None:
         "Agents, by their presets with commas; ablations/* and baselines/* are all of a kind.",
     )
     string("seeds", "1", "How many seeds from 1 on, or a list such as 3,7 or 7,.")
-    string(
-        "out", "runs", "Folder of all runs, shared by all machines: OUT/<game>/<agent>/seed_<k>."
-    )
+    string("out", "runs", "Folder of all runs on all machines: OUT/<game>/<agent>/seed_<k>.")
     flags.DEFINE_multi_string(
         "preset",
         [],
