@@ -40,6 +40,7 @@ lint: $(VENV)/installed-dev  ## Run ruff and mypy.
 
 docs: $(VENV)/installed-dev  ## Build the site in build/site; broken links are errors.
 	$(BIN)/python docs/configuration.py
+	$(BIN)/python docs/imports.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 repository:  ## Write REPOSITORY=owner/name into the notebooks' links.

@@ -1,7 +1,7 @@
-"""Our cycle against a peer's, in turns on one machine: make bench-compare PEER=pfrl.
+"""Compares our training speed with another library's: make bench-compare PEER=pfrl.
 
-A cycle is four agent steps on the real game and one update, with the paper's settings. The peer
-runs in a virtual environment of its own, in a process that waits while ours computes.
+A cycle is four agent steps on the real game and one update, with the paper's settings. The two are
+measured alternately; the other library runs in its own process and virtual environment.
 """
 
 import dataclasses
@@ -13,15 +13,15 @@ from pathlib import Path
 
 import numpy as np
 
-from rainbow_tf.command import load_tensorflow
 from rainbow_tf.config import Config
+from rainbow_tf.process import load_tensorflow
 
 CYCLES = 20
 ROUNDS = 15
 
 
 def our_cycles(game: str) -> Callable[[], float]:
-    """Gives a function that runs the cycles of this package and returns seconds for each."""
+    """A function that runs our cycles and returns the seconds per cycle."""
     load_tensorflow()
     from rainbow_tf.training.build import build_parts
     from rainbow_tf.training.loop import train
@@ -40,7 +40,7 @@ def our_cycles(game: str) -> Callable[[], float]:
 
 
 def peer_cycles(python: str, peer: str, game: str) -> Callable[[], float]:
-    """Gives a function that has the peer's process run its cycles."""
+    """A function that runs the cycles of the other library and returns the seconds per cycle."""
     script = Path(__file__).parent / f"peer_{peer}.py"
     process = subprocess.Popen(
         [python, str(script), game, str(CYCLES)],
@@ -61,7 +61,7 @@ def peer_cycles(python: str, peer: str, game: str) -> Callable[[], float]:
 
 
 def main() -> None:
-    """Prints both times and their ratio, round by round and as medians."""
+    """Prints the median times and the quartiles of their ratio."""
     python, peer, game = sys.argv[1:]
     theirs, ours = peer_cycles(python, peer, game), our_cycles(game)
     theirs(), ours()

@@ -1,4 +1,4 @@
-"""PFRL's Rainbow, run by compare.py in PFRL's own virtual environment."""
+"""PFRL's Rainbow; compare.py runs it in PFRL's virtual environment."""
 
 import sys
 import time
@@ -13,7 +13,7 @@ HISTORY_STEPS = 1_000
 
 
 def main() -> None:
-    """Waits for a line, runs that many cycles, prints seconds for each; again and again."""
+    """For every line of input, runs the cycles and prints the seconds per cycle."""
     game, cycles = sys.argv[1], int(sys.argv[2])
     env = AtariVectorEnv(game, 1, use_fire_reset=False, reward_clipping=True, noop_max=31)
     network = DistributionalDuelingDQN(int(env.single_action_space.n), 51, -10, 10)

@@ -49,12 +49,12 @@ def run(values: flags.FlagValues, model_dir: str) -> None:
 
 
 def version_number(name: str) -> int | None:
-    """The version that TF Serving reads from a folder's name, or None."""
+    """The version number in a folder's name, as TF Serving reads it, or None."""
     return int(name) if re.fullmatch(r"[0-9]{1,18}", name) else None
 
 
 def find_versions(folder: Path) -> tuple[list[Path], list[str]]:
-    """The version folders, oldest first, and why some or all cannot be found."""
+    """The version folders, oldest first, and the problems that kept them from being found."""
     if not folder.is_dir():
         return [], [f"{folder} is not a folder; give the one that holds the versions."]
     try:
@@ -67,21 +67,21 @@ def find_versions(folder: Path) -> tuple[list[Path], list[str]]:
         if is_version:
             return [folder], []
         return [], [
-            f"{folder} holds a model itself, but TF Serving looks for models in folders named by "
-            f"an integer; move it to {folder / '1'}."
+            f"{folder} is a model itself, but TF Serving looks for models in folders named by an "
+            f"integer; move it to {folder / '1'}."
         ]
     if not numbers:
-        return [], [f"{folder} holds no version: no folder in it is named by an integer, as in 1."]
+        return [], [f"{folder} holds no version: it has no folder named by an integer, such as 1."]
     return [folder / name for name in sorted(numbers, key=lambda name: numbers[name])], []
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """What an interrupted export left behind; TF Serving does not look at it."""
+    """Folders left by interrupted exports; TF Serving ignores them."""
     return sorted(folder.glob(".export_*")) if folder.is_dir() else []
 
 
 def check_apart(folder: Path) -> list[str]:
-    """`check_version` in a process of its own: a damaged graph can hang or crash TensorFlow."""
+    """Runs `check_version` in another process: a damaged graph can hang or crash TensorFlow."""
     try:
         result = subprocess.run(
             [sys.executable, "-c", _CHECK_APART, str(folder)],
@@ -91,18 +91,18 @@ def check_apart(folder: Path) -> list[str]:
         )
         return json.loads(result.stdout)
     except subprocess.TimeoutExpired:
-        return [f"TensorFlow did not load it in {_LONGEST_CHECK_SECONDS} seconds; {_AGAIN}."]
+        return [f"TensorFlow did not load it within {_LONGEST_CHECK_SECONDS} seconds; {_AGAIN}."]
     except ValueError:
-        return [f"it makes TensorFlow crash; {_AGAIN}."]
+        return [f"TensorFlow crashed while loading it; {_AGAIN}."]
 
 
 def check_version(folder: Path, signatures: tuple[str, ...] = ()) -> list[str]:
-    """Why TF Serving would not serve this version, or should not; `signatures` must be there."""
+    """The reasons why TF Serving cannot or should not serve a version; it needs `signatures`."""
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf import saved_model_pb2
 
     if not folder.is_dir():
-        return ["it is a file and not a folder; versions are folders."]
+        return ["it is a file, not a folder; versions are folders."]
     path = folder / "saved_model.pb"
     if not path.is_file():
         return [f"saved_model.pb is missing; {_AGAIN}."]
@@ -114,7 +114,7 @@ def check_version(folder: Path, signatures: tuple[str, ...] = ()) -> list[str]:
         return [f"saved_model.pb is damaged or cut short; {_AGAIN}."]
     graphs = [graph for graph in model.meta_graphs if list(graph.meta_info_def.tags) == ["serve"]]
     if len(graphs) != 1:
-        return [f"it has {len(graphs)} graphs with the tag 'serve' alone, and must have one."]
+        return [f"it has {len(graphs)} graphs with only the tag 'serve'; it must have one."]
     problems = [
         *_signature_problems(graphs[0], signatures),
         *_operation_problems(graphs[0]),
@@ -141,7 +141,7 @@ def _signatures(graph: Any) -> dict[str, Any]:
 def _signature_problems(graph: Any, wanted: tuple[str, ...]) -> Iterator[str]:
     found = _signatures(graph)
     if not found:
-        yield "it has no signature, so nothing can be asked of it."
+        yield "it has no signature, so it cannot answer requests."
     for name in wanted:
         if name not in found:
             yield f"the signature {name} is missing."
@@ -153,12 +153,12 @@ def _operation_problems(graph: Any) -> Iterator[str]:
     functions = {function.signature.name for function in graph.graph_def.library.function}
     for name in sorted({node.op for node in _nodes(graph)} - functions):
         if name in _PYTHON_OPS:
-            yield f"it calls Python ({name}), which a server has not."
+            yield f"it calls Python ({name}), which a server cannot run."
         elif not hasattr(tf.raw_ops, name):
             yield f"it needs the operation {_printable(name)}, which is not part of TensorFlow."
     compiled = [*graph.graph_def.library.function, *_nodes(graph)]
     if any(item.attr["_XlaMustCompile"].b for item in compiled if "_XlaMustCompile" in item.attr):
-        yield "it must be compiled with XLA, which a server may not have."
+        yield "it requires compilation with XLA, which a server may not support."
 
 
 def _path_problems(graph: Any) -> Iterator[str]:
@@ -170,7 +170,7 @@ def _path_problems(graph: Any) -> Iterator[str]:
         match = _ABSOLUTE_PATH.search(text.decode("utf-8", errors="replace"))
         if match is not None:
             path = next(group for group in match.groups() if group is not None)
-            yield f"it names the absolute path {path}, which another machine has not."
+            yield f"it contains the absolute path {path}, which other machines may not have."
 
 
 def _variable_problems(graph: Any, folder: Path) -> Iterator[str]:
@@ -191,28 +191,28 @@ def _variable_problems(graph: Any, folder: Path) -> Iterator[str]:
         reader = tf.train.load_checkpoint(str(prefix))
         for name in reader.get_variable_to_shape_map():
             reader.get_tensor(name)  # compares the checksum
-    except Exception as error:  # TensorFlow raises what it likes.
-        yield f"the files in variables/ are missing in part or damaged ({_short(error)}); {_AGAIN}."
+    except Exception as error:  # TensorFlow can raise anything.
+        yield f"the files in variables/ are incomplete or damaged ({_short(error)}); {_AGAIN}."
 
 
 def _loading_problems(graph: Any, folder: Path) -> list[str]:
-    """Loads the model and plays its warm-up requests, as the server would."""
+    """Loads the model and runs its warm-up requests, as the server would."""
     import tensorflow as tf
 
     signatures = _signatures(graph)
     try:
         requests = _warmup_requests(folder / WARMUP_FILE)
-    except Exception as error:  # A damaged file may hold anything.
+    except Exception as error:  # A damaged file can raise anything.
         return [f"{WARMUP_FILE} is damaged ({_short(error)}); delete it."]
     if len(requests) > _MOST_WARMUP_REQUESTS:
-        return [f"{WARMUP_FILE} has {len(requests)} requests, but at most 1000 are served."]
+        return [f"{WARMUP_FILE} has {len(requests)} requests, but TF Serving accepts at most 1000."]
     with quiet_tensorflow(), tf.Graph().as_default(), tf.compat.v1.Session() as session:
         try:
             tf.compat.v1.saved_model.load(session, ["serve"], str(folder))
             for signature in signatures.values():
                 for tensor in (*signature.inputs.values(), *signature.outputs.values()):
                     session.graph.get_tensor_by_name(tensor.name)
-        except Exception as error:  # TensorFlow raises what it likes.
+        except Exception as error:  # TensorFlow can raise anything.
             return [f"it cannot be loaded ({_short(error)}); {_AGAIN}."]
         try:
             for request in requests:
@@ -228,7 +228,7 @@ def _loading_problems(graph: Any, folder: Path) -> list[str]:
 
 
 def _warmup_requests(path: Path) -> list[Any]:
-    """The requests of a warm-up file; none if they cannot be read for want of the API."""
+    """The requests of a warm-up file; none if the API that reads them is not installed."""
     if not path.is_file() or importlib.util.find_spec("tensorflow_serving") is None:
         return []
     import tensorflow as tf
@@ -242,7 +242,7 @@ def _warmup_requests(path: Path) -> list[Any]:
 
 @contextlib.contextmanager
 def quiet_tensorflow() -> Iterator[None]:
-    """Holds back TensorFlow's notes on every file that it reads and writes."""
+    """Silences TensorFlow's log messages about files that it reads and writes."""
     import tensorflow as tf
 
     logger, level, verbosity = tf.get_logger(), tf.get_logger().level, logging.get_verbosity()
@@ -256,7 +256,7 @@ def quiet_tensorflow() -> Iterator[None]:
 
 
 def _short(error: Exception) -> str:
-    """The first line of what TensorFlow says, which may go on for pages."""
+    """The first line of a TensorFlow message, which can fill pages."""
     text = re.sub(r"\{\{.*?\}\} ?", "", str(error)[:2000]).strip() or type(error).__name__
     return _printable(text.splitlines()[0][:200].rstrip("."))
 

@@ -1,4 +1,4 @@
-"""Asks an exported policy for actions: over gRPC, over REST, or in this process."""
+"""Clients of an exported policy: over gRPC, over REST, or in this process."""
 
 import abc
 import http.client
@@ -21,18 +21,42 @@ DEFAULT_SIGNATURE = "serving_default"
 _PRIVATE = "__"  # TensorFlow's own signatures, whose tensors may have no type
 _FIRST_WAIT_SECONDS = 0.1
 _LONGEST_WAIT_SECONDS = 5.0
+_MESSAGES = {
+    "unavailable": "No server answers at {server} ({details}); start one or correct --server.",
+    "timeout": (
+        "The server at {server} did not answer within {timeout:g} s; give a longer --timeout."
+    ),
+    "not_found": (
+        "The server at {server} has no model '{model}' ({details}); correct --model, or load it."
+    ),
+    "refused": "{name} refused the request: {details}.",
+    "failed": "{name} failed ({details}); see the server's log.",
+    "not_serving": (
+        "The program at {server} is not TensorFlow Serving ({details}); correct --server. By "
+        "default, gRPC is port 8500 and REST is http://host:8501."
+    ),
+}
+_GRPC_KINDS = {
+    "UNAVAILABLE": "unavailable",
+    "DEADLINE_EXCEEDED": "timeout",
+    "NOT_FOUND": "not_found",
+    "INVALID_ARGUMENT": "refused",
+    "FAILED_PRECONDITION": "refused",
+    "UNIMPLEMENTED": "not_serving",
+}
+_HTTP_KINDS = {503: "unavailable", 504: "timeout", 404: "not_found"}
 
 
 class ServingError(ConfigError):
-    """A policy that gave no answer; its message says why and the way out."""
+    """A request that failed; the message says why and what to do."""
 
 
 class _UnavailableError(ServingError):
-    """No answer this time; the same request may get one later."""
+    """The server is unavailable; the request may be retried."""
 
 
 class TensorSpec(NamedTuple):
-    """A named tensor of a signature; None is a free dimension."""
+    """Type and shape of a tensor in a signature; None is a free dimension."""
 
     dtype: np.dtype
     shape: tuple[int | None, ...]
@@ -43,7 +67,7 @@ class TensorSpec(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """What a signature takes and gives, by name."""
+    """Inputs and outputs of a signature, by name."""
 
     inputs: dict[str, TensorSpec]
     outputs: dict[str, TensorSpec]
@@ -57,7 +81,7 @@ class Policy(abc.ABC):
         self._signatures: dict[str, Signature] | None = None
 
     def signature(self, name: str = DEFAULT_SIGNATURE) -> Signature:
-        """What the signature takes and gives; asks the model the first time."""
+        """Inputs and outputs of a signature; the first call asks the model for them."""
         if self._signatures is None:
             self._signatures = self._read_signatures()
         if name not in self._signatures:
@@ -68,7 +92,7 @@ class Policy(abc.ABC):
     def predict(
         self, inputs: Mapping[str, np.ndarray], signature: str = DEFAULT_SIGNATURE
     ) -> dict[str, np.ndarray]:
-        """The outputs for inputs with a batch dimension; nothing that does not fit is sent."""
+        """The outputs for batched inputs, which are checked before they are sent."""
         _check_inputs(self.signature(signature), inputs, signature)
         return self._run(inputs, signature)
 
@@ -80,14 +104,33 @@ class Policy(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Lets go of the connection."""
+        """Closes the connection."""
 
 
-class GrpcPolicy(Policy):
-    """A model of TensorFlow Serving's gRPC port."""
+class _RemotePolicy(Policy):
+    """A model on a server, which can be down or slow, or refuse a request."""
+
+    def __init__(self, server: str, *, model: str, timeout: float, retries: int):
+        super().__init__(f"The model '{model}' at {server}")
+        self._server, self._model = server, model
+        self._timeout, self._retries = timeout, retries
+
+    def _error(self, kind: str, details: object = "") -> ServingError:
+        text = _MESSAGES[kind].format(
+            name=self.name,
+            server=self._server,
+            model=self._model,
+            timeout=self._timeout,
+            details=_one_line(details),
+        )
+        return _UnavailableError(text) if kind == "unavailable" else ServingError(text)
+
+
+class GrpcPolicy(_RemotePolicy):
+    """A model on TensorFlow Serving's gRPC port; `address` is host:port."""
 
     def __init__(self, address: str, *, model: str, timeout: float, retries: int):
-        super().__init__(f"The model '{model}' at {address}")
+        super().__init__(address, model=model, timeout=timeout, retries=retries)
         try:
             import grpc
             from tensorflow_serving.apis import (
@@ -97,18 +140,16 @@ class GrpcPolicy(Policy):
             )
         except ImportError as error:
             raise ServingError(
-                f"--server={address} is asked over gRPC, which needs tensorflow-serving-api; "
+                f"--server={address} uses gRPC, which needs tensorflow-serving-api; "
                 'pip install "rainbow_tf[serving]", or give --rest and the REST port.'
             ) from error
-        self._address, self._model = address, model
-        self._timeout, self._retries = timeout, retries
         self._grpc = grpc
         self._messages = get_model_metadata_pb2, predict_pb2
         self._channel = grpc.insecure_channel(address)
         self._stub = prediction_service_pb2_grpc.PredictionServiceStub(self._channel)
 
     def close(self) -> None:
-        """Ends the channel."""
+        """Closes the channel."""
         self._channel.close()
 
     def _read_signatures(self) -> dict[str, Signature]:
@@ -141,36 +182,23 @@ class GrpcPolicy(Policy):
             try:
                 return method(request, timeout=self._timeout)
             except self._grpc.RpcError as error:
-                raise self._explain(error.code(), _one_line(error.details())) from error
+                code = error.code().name
+                if code in _GRPC_KINDS:
+                    raise self._error(_GRPC_KINDS[code], error.details()) from error
+                raise self._error("failed", f"{code}, {error.details()}") from error
 
         return _retried(once, self._retries)
 
-    def _explain(self, code: Any, details: str) -> ServingError:
-        codes = self._grpc.StatusCode
-        if code == codes.UNAVAILABLE:
-            return _no_server(self._address, details)
-        if code == codes.DEADLINE_EXCEEDED:
-            return _too_late(self._address, self._timeout)
-        if code == codes.NOT_FOUND:
-            return _no_model(self._address, self._model, details)
-        if code in (codes.INVALID_ARGUMENT, codes.FAILED_PRECONDITION):
-            return _refused(self.name, details)
-        if code == codes.UNIMPLEMENTED:
-            return _no_serving(self._address, details)
-        return _failed(self.name, f"{code.name}, {details}")
 
-
-class RestPolicy(Policy):
-    """A model of TensorFlow Serving's REST port; `url` is such as http://localhost:8501."""
+class RestPolicy(_RemotePolicy):
+    """A model on TensorFlow Serving's REST port; `url` is for example http://localhost:8501."""
 
     def __init__(self, url: str, *, model: str, timeout: float, retries: int):
-        super().__init__(f"The model '{model}' at {url}")
-        self._server, self._model = url, model
+        super().__init__(url, model=model, timeout=timeout, retries=retries)
         self._url = f"{url.rstrip('/')}/v1/models/{urllib.parse.quote(model)}"
-        self._timeout, self._retries = timeout, retries
 
     def close(self) -> None:
-        """Nothing to end: every request has its own connection."""
+        """Does nothing: every request has its own connection."""
 
     def _read_signatures(self) -> dict[str, Signature]:
         answer = self._call("/metadata", None)
@@ -185,7 +213,7 @@ class RestPolicy(Policy):
                 if not name.startswith(_PRIVATE)
             }
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise _no_serving(self._server, "its metadata has another form") from error
+            raise self._error("not_serving", "unexpected metadata") from error
 
     def _run(self, inputs: Mapping[str, np.ndarray], signature: str) -> dict[str, np.ndarray]:
         values = {name: value.tolist() for name, value in inputs.items()}
@@ -193,11 +221,11 @@ class RestPolicy(Policy):
         specs = self.signature(signature).outputs
         try:
             outputs = answer["outputs"]
-            if len(specs) == 1:  # a lone output comes without its name
+            if len(specs) == 1:  # a single output comes without its name
                 outputs = dict.fromkeys(specs, outputs)
             return {name: _json_array(outputs[name], spec.dtype) for name, spec in specs.items()}
         except (KeyError, TypeError, ValueError) as error:
-            raise _no_serving(self._server, "its answer has another form") from error
+            raise self._error("not_serving", "unexpected response") from error
 
     def _call(self, path: str, body: dict[str, Any] | None) -> Any:
         data = None if body is None else json.dumps(body).encode()
@@ -211,34 +239,33 @@ class RestPolicy(Policy):
                     return json.load(response)
             except urllib.error.HTTPError as error:
                 with error:
-                    raise self._explain(error.code, _json_error(error)) from error
-            except TimeoutError as error:
-                raise _too_late(self._server, self._timeout) from error
+                    raise self._http_error(error) from error
             except urllib.error.URLError as error:
-                if isinstance(error.reason, TimeoutError):
-                    raise _too_late(self._server, self._timeout) from error
-                raise _no_server(self._server, _one_line(error.reason)) from error
-            except OSError as error:  # cut off in the middle
-                raise _no_server(self._server, _one_line(error)) from error
+                kind = "timeout" if isinstance(error.reason, TimeoutError) else "unavailable"
+                raise self._error(kind, error.reason) from error
+            except TimeoutError as error:
+                raise self._error("timeout") from error
+            except OSError as error:  # the connection was cut
+                raise self._error("unavailable", error) from error
             except (http.client.HTTPException, ValueError) as error:
-                raise _no_serving(self._server, _one_line(error)) from error
+                raise self._error("not_serving", error) from error
 
         return _retried(once, self._retries)
 
-    def _explain(self, code: int, details: str) -> ServingError:
-        if code == 503:
-            return _no_server(self._server, details)
-        if code == 504:
-            return _too_late(self._server, self._timeout)
-        if code == 404:
-            return _no_model(self._server, self._model, details)
-        if 400 <= code < 500:
-            return _refused(self.name, details)
-        return _failed(self.name, f"HTTP {code}, {details}")
+    def _http_error(self, error: urllib.error.HTTPError) -> ServingError:
+        try:
+            details = json.load(error)["error"]
+        except (ValueError, KeyError, TypeError, OSError):
+            details = error.reason
+        if error.code in _HTTP_KINDS:
+            return self._error(_HTTP_KINDS[error.code], details)
+        if 400 <= error.code < 500:
+            return self._error("refused", details)
+        return self._error("failed", f"HTTP {error.code}, {details}")
 
 
 class SavedModelPolicy(Policy):
-    """A SavedModel in this process: a version's folder, or the newest one in a folder of them."""
+    """A SavedModel in this process: a version's folder, or the newest in a model's folder."""
 
     def __init__(self, folder: str | Path):
         path = newest_version(Path(folder))
@@ -247,14 +274,14 @@ class SavedModelPolicy(Policy):
 
         try:
             self._loaded = tf.saved_model.load(str(path))
-        except Exception as error:  # A damaged file fails in many ways.
+        except Exception as error:  # a damaged file can raise anything
             raise ServingError(
                 f"--model_dir={folder} cannot be loaded ({_one_line(error)}); export it again."
             ) from error
         self._tf = tf
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Does nothing: there is no connection."""
 
     def _read_signatures(self) -> dict[str, Signature]:
         return {
@@ -270,7 +297,8 @@ class SavedModelPolicy(Policy):
         try:
             outputs = self._loaded.signatures[signature](**tensors)
         except self._tf.errors.OpError as error:
-            raise _refused(self.name, _one_line(error.message)) from error
+            text = _MESSAGES["refused"].format(name=self.name, details=_one_line(error.message))
+            raise ServingError(text) from error
         return {name: value.numpy() for name, value in outputs.items()}
 
 
@@ -295,63 +323,32 @@ def _check_inputs(signature: Signature, inputs: Mapping[str, np.ndarray], name: 
             raise ServingError(f"'{key}' is an empty batch; give at least one example.")
     if len({len(value) for value in inputs.values()}) > 1:
         sizes = ", ".join(f"{len(value)} '{key}'" for key, value in inputs.items())
-        raise ServingError(f"One batch must have one size, but it has {sizes}.")
+        raise ServingError(f"All inputs need the same batch size, but there are {sizes}.")
 
 
 def _retried(call: Callable[[], Any], retries: int) -> Any:
-    """Calls again while nobody answers, after waits that double, each shortened at random."""
+    """Retries while the server is unavailable; waits double and are shortened at random."""
     for attempt in range(retries):
         try:
             return call()
         except _UnavailableError:
             wait = min(_FIRST_WAIT_SECONDS * 2**attempt, _LONGEST_WAIT_SECONDS)
-            # Jitter: clients that lost one server do not come back all at once.
+            # Jitter: clients that lost one server do not all return at once.
             time.sleep(wait * random.uniform(0.5, 1.0))
     return call()
 
 
-def _no_server(server: str, details: str) -> ServingError:
-    return _UnavailableError(
-        f"No server answers at {server} ({details}); start one or correct --server."
-    )
-
-
-def _too_late(server: str, timeout: float) -> ServingError:
-    return ServingError(
-        f"The server at {server} did not answer within {timeout:g} s; give a longer --timeout."
-    )
-
-
-def _no_model(server: str, model: str, details: str) -> ServingError:
-    return ServingError(
-        f"The server at {server} has no model '{model}' ({details}); correct --model, or load it."
-    )
-
-
-def _refused(name: str, details: str) -> ServingError:
-    return ServingError(f"{name} refused the request: {details}.")
-
-
-def _no_serving(server: str, details: str) -> ServingError:
-    return ServingError(
-        f"What answers at {server} is not TensorFlow Serving ({details}); correct --server, gRPC "
-        "is port 8500 and REST is http://host:8501 by default."
-    )
-
-
-def _failed(name: str, details: str) -> ServingError:
-    return ServingError(f"{name} failed ({details}); the server's log says more.")
-
-
 def newest_version(folder: Path) -> Path:
-    """The folder itself if it holds a SavedModel, else the one with the highest number in it."""
+    """The folder itself if it holds a SavedModel, else its version with the highest number."""
     if (folder / "saved_model.pb").exists():
         return folder
     versions = [path.parent for path in folder.glob("*/saved_model.pb")]
-    numbered = {number: path for path in versions if (number := version_number(path.name))}
+    numbered = {
+        number: path for path in versions if (number := version_number(path.name)) is not None
+    }
     if not numbered:
         raise ServingError(
-            f"--model_dir={folder} holds no SavedModel; give the folder that an export wrote."
+            f"--model_dir={folder} holds no SavedModel; give a folder that an export wrote."
         )
     return numbered[max(numbered)]
 
@@ -392,19 +389,12 @@ def _json_dtype(name: str) -> np.dtype:
 
 
 def _json_array(value: Any, dtype: np.dtype) -> np.ndarray:
-    if dtype.kind == "O":  # text, which is bytes in TensorFlow
+    if dtype.kind == "O":  # strings are bytes in TensorFlow
         return np.char.encode(np.array(value, np.str_)).astype(object)
     return np.array(value, dtype)
 
 
-def _json_error(error: urllib.error.HTTPError) -> str:
-    try:
-        return _one_line(json.load(error)["error"])
-    except (ValueError, KeyError, TypeError, OSError):
-        return _one_line(error.reason)
-
-
 def _one_line(error: object) -> str:
-    """The first words of a message of any length, on one line."""
+    """The first 200 characters of a message, on one line."""
     words = " ".join(str(error).split()).rstrip(".")
     return words if len(words) <= 200 else f"{words[:200]} ..."

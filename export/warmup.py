@@ -1,4 +1,4 @@
-"""Requests that TF Serving plays when it loads a model, so that no client waits for the first."""
+"""Warm-up requests, which TF Serving runs when it loads a model, before the first client asks."""
 
 import importlib.util
 from pathlib import Path
@@ -12,7 +12,7 @@ BATCH_SIZES = (1, 8)
 
 
 def write_requests(signatures: dict[str, Any], model: Path) -> int:
-    """Writes one request per signature and batch size; gives their number, 0 without the API."""
+    """Writes one request per signature and batch size; returns their number, 0 without the API."""
     if importlib.util.find_spec("tensorflow_serving") is None:
         return 0
     from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
@@ -26,7 +26,7 @@ def write_requests(signatures: dict[str, Any], model: Path) -> int:
             request.model_spec.signature_name = name
             for spec in inputs:
                 zero = spec.dtype.as_numpy_dtype(0)
-                # One value that stands for all: a batch of screens would take megabytes.
+                # One value, repeated on reading: a batch of screens would take megabytes.
                 tensor = tf.make_tensor_proto(zero, spec.dtype, (size, *spec.shape[1:]))
                 request.inputs[spec.name].CopyFrom(tensor)
             logs.append(

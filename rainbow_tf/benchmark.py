@@ -1,8 +1,10 @@
-"""Measures the agent on this machine: python -m rainbow_tf.benchmark.
+"""Measures the speed of the agent on this machine: python -m rainbow_tf.benchmark.
 
-Every figure is a median of repeats with its quartiles. What is compared is measured in turns, in
-one process, so that a machine that slows down slows both sides.
+Every figure is a median with quartiles. Things that are compared are measured alternately in one
+process, so that a machine that slows down affects both sides.
 """
+
+# One function per section, each independent of the others: longer than most modules.
 
 import dataclasses
 import functools
@@ -13,7 +15,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +27,7 @@ from rainbow_tf.command import Command, define_settings, settings
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.environments.base import make_world
 from rainbow_tf.process import load_tensorflow
-from rainbow_tf.replay.replay import Replay, replay_bytes
+from rainbow_tf.replay.replay import Replay, make_replay, replay_bytes
 from rainbow_tf.runs.store import CHECKPOINTS, CheckpointStore
 from rainbow_tf.types import Counters, WorldSpec
 
@@ -34,7 +36,7 @@ _PAPER_FRAMES = 200_000_000
 
 
 class Figure(NamedTuple):
-    """A measured number: the median of its samples, and their quartiles."""
+    """A measurement: the median and the quartiles of its samples."""
 
     name: str
     unit: str
@@ -44,13 +46,13 @@ class Figure(NamedTuple):
 
 
 def figure(name: str, unit: str, samples) -> Figure:
-    """The figure that the samples give."""
+    """The figure of these samples."""
     low, median, high = np.percentile(samples, [25, 50, 75])
     return Figure(name, unit, float(median), float(low), float(high))
 
 
 def seconds_in_turns(repeats: int, *actions: Callable[[], object]) -> np.ndarray:
-    """Seconds of each action, measured in turns: [actions, repeats]."""
+    """Seconds per action, measured alternately: [actions, repeats]."""
     for action in actions:
         action()
     seconds = np.empty((len(actions), repeats))
@@ -62,7 +64,7 @@ def seconds_in_turns(repeats: int, *actions: Callable[[], object]) -> np.ndarray
 
 
 def measure_learner(config: Config, repeats: int) -> Iterator[Figure]:
-    """The update of the full network, and the share it reaches of the matmul rate."""
+    """The update of the full network, absolute and relative to the matmul rate."""
     import tensorflow as tf
 
     learner, batch = _learner_and_batch(config, ATARI_SPEC)
@@ -79,15 +81,15 @@ def measure_learner(config: Config, repeats: int) -> Iterator[Figure]:
 
 
 def update_flops(network, batch_size: int, *, double: bool) -> float:
-    """Least arithmetic of one update: the forward passes and one backward pass."""
+    """Minimum arithmetic of one update: the forward passes and one backward pass."""
     macs = list(_macs(network))
     passes = 3 if double else 2
-    # Backward is two products for each layer but the first, whose inputs want no gradient.
+    # The backward pass has two products per layer, one for the first: its inputs need no gradient.
     return 2.0 * batch_size * (passes * sum(macs) + 2 * sum(macs) - macs[0])
 
 
 def _macs(network) -> Iterator[int]:
-    """Multiplications that one example takes in each layer, the first layer first."""
+    """Multiplications per example in each layer, from the first to the last."""
     side = ATARI_SPEC.frame_shape[0]
     for layer in network.convolutions:
         side = (side - layer.kernel_size[0]) // layer.strides[0] + 1
@@ -101,9 +103,7 @@ def measure_acting(config: Config, repeats: int) -> Iterator[Figure]:
     learner, batch = _learner_and_batch(config, ATARI_SPEC)
     lanes = (1, 4, 8, 32)
     actions = [
-        functools.partial(
-            _actor(config, learner, ATARI_SPEC, noise=config.noisy).act, batch.observation_t[:count]
-        )
+        functools.partial(_act(config, learner, noise=True), batch.observation_t[:count])
         for count in lanes
     ]
     seconds = seconds_in_turns(repeats, *actions)
@@ -113,7 +113,7 @@ def measure_acting(config: Config, repeats: int) -> Iterator[Figure]:
 
 
 def measure_environment(config: Config, repeats: int) -> Iterator[Figure]:
-    """Steps of the emulators alone."""
+    """Steps of the environment without an agent."""
     for lanes in (1, 4, 8, 16):
         world = make_world(config, num_envs=lanes, seed=1, training=True)
         rng = np.random.default_rng(1)
@@ -129,7 +129,7 @@ def measure_environment(config: Config, repeats: int) -> Iterator[Figure]:
 
 
 def measure_replay(config: Config, repeats: int) -> Iterator[Figure]:
-    """The memory, filled to three sizes, and compressed."""
+    """Full replays of three sizes, and a compressed one."""
     capacities = (10_000, 100_000, 1_000_000)
     play = _recorded_play(config)
     filled = [_full_replay(config, capacity, play) for capacity in capacities]
@@ -165,33 +165,27 @@ def measure_replay(config: Config, repeats: int) -> Iterator[Figure]:
 def _full_replay(
     config: Config, capacity: int, play: list[np.ndarray], *, compressed: bool = False
 ) -> tuple[Replay, Callable[[int], None]]:
-    """A replay of that many slots, all written, and a function that adds more steps."""
-    replay = Replay(
-        capacity=capacity,
-        num_lanes=config.num_envs,
-        spec=ATARI_SPEC,
-        n_step=config.n_step,
-        batch_size=config.batch_size,
-        prioritized=True,
-        priority_exponent=config.priority_exponent,
-        compressed=compressed,
-        rng=np.random.default_rng(1),
+    """A full replay, and a function that adds more steps."""
+    config = dataclasses.replace(
+        config, prioritized=True, replay_compression="lz4" if compressed else "none"
     )
+    replay = make_replay(config, ATARI_SPEC, capacity=capacity, rng=np.random.default_rng(1))
     add = _adder(config, replay, play)
     add(capacity // config.num_envs)
     return replay, add
 
 
 def _adder(config: Config, replay: Replay, play: list[np.ndarray]) -> Callable[[int], None]:
-    """A function that adds so many steps of play, over and over, in episodes of 500."""
+    """A function that adds steps of the recorded play, repeated, in episodes of 500."""
     frames = itertools.cycle(play)
     lanes = config.num_envs
     nothing, no, yes = np.zeros(lanes), np.zeros(lanes, bool), np.ones(lanes, bool)
     discount = np.full(lanes, config.discount)
     ends = itertools.cycle([*[no] * 499, yes])
-    state = {"is_first": yes}
+    is_first = yes
 
     def add(steps: int) -> None:
+        nonlocal is_first
         for _ in range(steps):
             over = next(ends)
             replay.add(
@@ -200,15 +194,15 @@ def _adder(config: Config, replay: Replay, play: list[np.ndarray]) -> Callable[[
                 reward_t=nothing,
                 discount_t=discount,
                 episode_over=over,
-                is_first=state["is_first"],
+                is_first=is_first,
             )
-            state["is_first"] = over
+            is_first = over
 
     return add
 
 
 def measure_agent(config: Config, repeats: int) -> Iterator[Figure]:
-    """The whole agent on the real game, against the learner alone in the same run."""
+    """The whole agent on the real game, and its learner alone in the same process."""
     from rainbow_tf.training.build import build_rainbow
     from rainbow_tf.training.loop import train
 
@@ -236,7 +230,7 @@ def measure_agent(config: Config, repeats: int) -> Iterator[Figure]:
 
 
 def measure_minatar(config: Config, repeats: int) -> Iterator[Figure]:
-    """A small network, where the overhead of every call counts."""
+    """A small network, where the overhead per call matters."""
     if importlib.util.find_spec("minatar") is None:
         return
     from rainbow_tf.training.build import build_rainbow
@@ -255,83 +249,76 @@ def measure_minatar(config: Config, repeats: int) -> Iterator[Figure]:
 
 
 def measure_checkpoint(config: Config, repeats: int) -> Iterator[Figure]:
-    """Saving a run whose memory is full, whole and after a period, and restoring it."""
+    """Saving a run with a full replay, at first and after a period, and restoring it."""
+    seconds = {}
+    for capacity in (100_000, 1_000_000):
+        with tempfile.TemporaryDirectory() as folder:
+            run = dataclasses.replace(config, replay_capacity=capacity, run_dir=folder)
+            seconds[capacity] = yield from _measure_saves(run, repeats)
+    ratio = seconds[1_000_000] / seconds[100_000]
+    yield figure("a period's checkpoint at 1,000,000 against 100,000", "times", ratio)
+
+
+def _measure_saves(config: Config, repeats: int) -> Generator[Figure, None, np.ndarray]:
+    """Figures of one replay capacity; returns the seconds of the checkpoints after a period."""
     from rainbow_tf.evaluation.evaluator import Evaluator
     from rainbow_tf.training.build import build_rainbow
     from rainbow_tf.training.checkpoint import Checkpointer, agent_variables, restore
     from rainbow_tf.training.metrics import Metrics
 
     rng = np.random.default_rng(1)
-    periods: dict[int, np.ndarray] = {}
-    for capacity in (100_000, 1_000_000):
-        with tempfile.TemporaryDirectory() as folder:
-            run = dataclasses.replace(config, replay_capacity=capacity, run_dir=folder)
-            parts = build_rainbow(run)
-            for variable in agent_variables(parts).values():
-                if "float" in variable.dtype:  # as after training: numbers that do not compress
-                    variable.assign(rng.normal(size=variable.shape))
-            metrics = Metrics(
-                config=run,
-                network=parts.learner.online,
-                replay=parts.replay,
-                frames=0,
-                say=print,
-            )
-            evaluator = Evaluator(
-                config=run,
-                policy=parts.evaluation_actor,
-                network=parts.learner.online,
-                write=metrics.write_evaluation,
-                is_stopping=lambda: False,
-                say=print,
-            )
-            store = CheckpointStore(Path(folder) / CHECKPOINTS)
-            checkpointer = Checkpointer(
-                config=run,
-                store=store,
-                parts=parts,
-                metrics=metrics,
-                evaluator=evaluator,
-                say=print,
-            )
-            add = _adder(run, parts.replay, _recorded_play(run))
-            numbers = itertools.count(1)
+    parts = build_rainbow(config)
+    for variable in agent_variables(parts).values():
+        if "float" in variable.dtype:  # random, as after training: zeros would compress
+            variable.assign(rng.normal(size=variable.shape))
+    network, replay = parts.learner.online, parts.replay
+    metrics = Metrics(config=config, network=network, replay=replay, frames=0, say=print)
+    evaluator = Evaluator(
+        config=config,
+        policy=parts.evaluation_actor,
+        network=network,
+        write=metrics.write_evaluation,
+        is_stopping=lambda: False,
+        say=print,
+    )
+    store = CheckpointStore(config.folder / CHECKPOINTS)
+    checkpointer = Checkpointer(
+        config=config, store=store, parts=parts, metrics=metrics, evaluator=evaluator, say=print
+    )
+    numbers = itertools.count(1)
 
-            def save(
-                checkpointer=checkpointer, numbers=numbers, store=store
-            ) -> tuple[float, float]:
-                started = time.perf_counter()
-                checkpointer.save(Counters(next(numbers), 0))
-                seconds = time.perf_counter() - started
-                newest = store.folder / f"{store.numbers()[-1]:06d}"
-                return seconds, sum(path.stat().st_size for path in newest.iterdir()) / 1e6
+    def save() -> tuple[float, float]:
+        started = time.perf_counter()
+        checkpointer.save(Counters(next(numbers), 0))
+        seconds = time.perf_counter() - started
+        newest = store.folder / f"{store.numbers()[-1]:06d}"
+        return seconds, sum(path.stat().st_size for path in newest.iterdir()) / 1e6
 
-            add(capacity // run.num_envs)
-            seconds, megabytes = save()
-            yield figure(f"checkpoint, all of {capacity:,} steps", "s", [seconds])
-            yield figure(f"checkpoint, all of {capacity:,} steps", "MB", [megabytes])
-            saves = []
-            for _ in range(max(3, repeats // 10)):
-                add(run.steps(run.checkpoint_period_frames) // run.num_envs)
-                saves.append(save())
-            periods[capacity], sizes = np.array(saves).T
-            name = f"checkpoint, a period's steps of {capacity:,}"
-            yield figure(name, "s", periods[capacity])
-            yield figure(name, "MB", sizes)
-            started = time.perf_counter()
-            newest, _ = store.newest_whole()
-            assert newest is not None
-            restore(parts, store, newest)
-            yield figure(f"restoring {capacity:,} steps", "s", [time.perf_counter() - started])
-            metrics.close()
-            parts.world.close()
-            del parts, checkpointer, add, save
-    ratio = periods[1_000_000] / periods[100_000]
-    yield figure("a period's checkpoint at 1,000,000 against 100,000", "times", ratio)
+    capacity = config.replay_capacity
+    add = _adder(config, replay, _recorded_play(config))
+    add(capacity // config.num_envs)
+    seconds, megabytes = save()
+    yield figure(f"checkpoint, all of {capacity:,} steps", "s", [seconds])
+    yield figure(f"checkpoint, all of {capacity:,} steps", "MB", [megabytes])
+    saves = []
+    for _ in range(max(3, repeats // 10)):
+        add(config.steps(config.checkpoint_period_frames) // config.num_envs)
+        saves.append(save())
+    period_seconds, sizes = np.array(saves).T
+    yield figure(f"checkpoint, a period's steps of {capacity:,}", "s", period_seconds)
+    yield figure(f"checkpoint, a period's steps of {capacity:,}", "MB", sizes)
+    started = time.perf_counter()
+    newest, _ = store.newest_whole()
+    assert newest is not None
+    restore(parts, store, newest)
+    yield figure(f"restoring {capacity:,} steps", "s", [time.perf_counter() - started])
+    metrics.close()
+    parts.close()
+    return period_seconds
 
 
 def measure_apex(config: Config, repeats: int) -> Iterator[Figure]:
-    """What it costs, on one machine, that the replay is another process than actor and learner."""
+    """The cost, on one machine, of a replay in its own process."""
     if importlib.util.find_spec("ray") is None:
         return
     from rainbow_tf.distributed.apex.learner import object_store_bytes
@@ -385,7 +372,7 @@ def measure_apex(config: Config, repeats: int) -> Iterator[Figure]:
 
 
 def _rollout(config: Config):
-    """A rollout of random play that begins with a reset."""
+    """A rollout of random play from a reset."""
     from rainbow_tf.distributed.apex.shard import Rollout
 
     steps, lanes = config.rollout_steps, config.num_envs
@@ -405,7 +392,7 @@ def _rollout(config: Config):
 
 
 def measure_serving(config: Config, repeats: int) -> Iterator[Figure]:
-    """The exported policy in this process, against the compiled actor."""
+    """The exported policy in this process, compared with the compiled actor."""
     from rainbow_tf.export.client import SavedModelPolicy
     from rainbow_tf.export.saved_model import Training, export_policy
 
@@ -422,10 +409,9 @@ def measure_serving(config: Config, repeats: int) -> Iterator[Figure]:
         stacks = np.concatenate([batch.observation_t] * 2)
         images = np.ascontiguousarray(np.moveaxis(stacks, 1, 3))
         for size in (1, 8, 64):
-            actor = _actor(config, learner, ATARI_SPEC, noise=False)
             acting, serving = seconds_in_turns(
                 3 * repeats,
-                functools.partial(actor.act, stacks[:size]),
+                functools.partial(_act(config, learner, noise=False), stacks[:size]),
                 functools.partial(policy.predict, {"observations": images[:size]}),
             )
             yield figure(f"served policy, batch {size}", "ms", serving * 1e3)
@@ -434,7 +420,7 @@ def measure_serving(config: Config, repeats: int) -> Iterator[Figure]:
 
 
 def _recorded_play(config: Config) -> list[np.ndarray]:
-    """The frames [E, 84, 84] of some steps of random play."""
+    """Frames [E, 84, 84] of random play."""
     world = make_world(config, num_envs=config.num_envs, seed=1, training=True)
     rng = np.random.default_rng(1)
     world.reset()
@@ -456,17 +442,12 @@ def _learner_and_batch(config: Config, spec: WorldSpec):
     return make_learner(config, spec, online_seed=1, target_seed=2), batch
 
 
-def _actor(config: Config, learner, spec: WorldSpec, *, noise: bool):
-    from rainbow_tf.agent.actor import Actor
-    from rainbow_tf.agent.networks import make_support
+def _act(config: Config, learner, *, noise: bool) -> Callable[[np.ndarray], np.ndarray]:
+    """A newly compiled function from observations to actions."""
+    from rainbow_tf.runs.weights import make_policy
 
-    return Actor(
-        network=learner.online,
-        support=make_support(config),
-        num_actions=spec.num_actions,
-        noise=noise,
-        rng=np.random.default_rng(1),
-    )
+    rng = np.random.default_rng(1)
+    return make_policy(config, learner.online, ATARI_SPEC, noise=noise, rng=rng).act
 
 
 def _peak_memory_mb() -> float:
@@ -488,11 +469,11 @@ SECTIONS: dict[str, Callable[[Config, int], Iterator[Figure]]] = {
 
 
 def run(values: flags.FlagValues) -> None:
-    """Runs the sections, prints a table as it goes, and writes it if asked."""
+    """Runs the sections, prints every figure, and writes them to --json."""
     names = values.only or list(SECTIONS)
     unknown = [name for name in names if name not in SECTIONS]
     if unknown:
-        raise ConfigError(f"--only={unknown[0]} is unknown; choose of {', '.join(SECTIONS)}.")
+        raise ConfigError(f"--only={unknown[0]} is unknown; choose from {', '.join(SECTIONS)}.")
     config = settings(values)
     load_tensorflow()
     figures = []
@@ -508,7 +489,7 @@ def run(values: flags.FlagValues) -> None:
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of this command and of the settings to measure with."""
+    """Defines the flags of this command and of all settings."""
     define_settings(values)
     values.set_default("game", "qbert")
     sections = ", ".join(SECTIONS)
@@ -517,7 +498,7 @@ def define_flags(values: flags.FlagValues) -> None:
     )
     flags.DEFINE_string("json", None, "File to write the figures to.", flag_values=values)
     flags.DEFINE_integer(
-        "repeats", 30, "Measurements of every figure.", lower_bound=3, flag_values=values
+        "repeats", 30, "Measurements per figure.", lower_bound=3, flag_values=values
     )
 
 

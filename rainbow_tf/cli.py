@@ -1,26 +1,26 @@
-"""The command rainbow-tf: one name for what `python -m` runs."""
+"""The command rainbow-tf: one entry point for all commands."""
 
 import difflib
 import importlib
 import sys
 
-# Nothing of these is imported before it is asked for: TensorFlow takes seconds to load.
+# Imported on demand: TensorFlow takes seconds to load.
 COMMANDS = {
     "train": ("rainbow_tf.main", "trains an agent"),
     "sweep": ("rainbow_tf.sweep", "trains many agents on many games, on Ray"),
     "evaluate": ("rainbow_tf.evaluate", "scores a run as the paper does"),
-    "watch": ("rainbow_tf.watch", "films a run's policy and what it thinks"),
+    "watch": ("rainbow_tf.watch", "records a video of a run's policy"),
     "report": ("rainbow_tf.report", "tables and figures of runs"),
-    "record_starts": ("rainbow_tf.record_starts", "records human starts for an evaluation"),
+    "record_starts": ("rainbow_tf.record_starts", "records starts for evaluation"),
     "export": ("rainbow_tf.export.__main__", "exports a run's policy as a SavedModel"),
-    "check": ("rainbow_tf.export.check", "says whether TF Serving would serve an export"),
-    "play": ("rainbow_tf.export.play", "plays games with an exported policy"),
+    "check": ("rainbow_tf.export.check", "checks whether TF Serving can load an export"),
+    "play": ("rainbow_tf.export.play", "plays with an exported policy"),
     "benchmark": ("rainbow_tf.benchmark", "measures the agent on this machine"),
 }
 
 
 def main() -> None:
-    """Runs the command that is named first, with the flags after it."""
+    """Runs the command named first, with the flags after it."""
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("--help", "-h", "help"):
         print(_help())

@@ -1,15 +1,14 @@
-"""Every setting: its default, its unit, its help sentence and its check.
+"""Every setting: default, unit, help and bounds.
 
-The defaults are the paper's full Rainbow agent. Lengths are in emulator frames, as in the
-paper; `Config.steps` is the one place that turns frames into agent steps. A world other than
-Atari has one frame per agent step.
+The defaults are the paper's full Rainbow agent. Lengths are in emulator frames, as in the paper;
+only `Config.steps` converts them to agent steps. Outside Atari an agent step is one frame.
 """
 
 import dataclasses
 import difflib
 import json
+import operator
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,37 +16,24 @@ from rainbow_tf.games import GAMES
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be used; its message names the flag and the way out."""
+    """Input that cannot be used; the message names the flag or file and the way out."""
 
 
-def _setting(
-    default: Any,
-    help_text: str,
-    *,
-    choices: Sequence[str] | None = None,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    above: float | None = None,
-    may_change: bool = False,
-) -> Any:
-    """A field with its help and its bounds: `minimum` and `maximum` include, `above` excludes.
+_BOUNDS = ("choices", "minimum", "maximum", "above")
 
-    What `may_change` can be given anew to a run that goes on.
+
+def _setting(default: Any, help_text: str, *, may_change: bool = False, **bounds: Any) -> Any:
+    """A field with help and bounds: `minimum` and `maximum` are inclusive, `above` is not.
+
+    A setting that `may_change` can differ when a run is resumed.
     """
-    metadata = {
-        "help": help_text,
-        "choices": choices,
-        "minimum": minimum,
-        "maximum": maximum,
-        "above": above,
-        "may_change": may_change,
-    }
+    metadata = {"help": help_text, "may_change": may_change, **dict.fromkeys(_BOUNDS), **bounds}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 _REMOVED = ("pipeline", "replay_ratio")  # settings that old run folders still have
 
-# Agents of their own papers, by the parts of Rainbow that they have.
+# Baselines by the components of Rainbow that they have.
 _BASELINES: dict[tuple[str, ...], str] = {
     (): "dqn",
     ("double",): "ddqn",
@@ -60,14 +46,14 @@ _BASELINES: dict[tuple[str, ...], str] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    """The settings of one run, checked when it is made."""
+    """The settings of one run, checked on construction."""
 
-    # The world.
+    # The environment.
     game: str | None = _setting(None, "Atari game by its snake-case name, such as qbert.")
     environment: str | None = _setting(
         None,
-        "Gymnasium id with discrete actions instead of --game, such as CartPole-v1 or "
-        "MinAtar/Breakout-v1. One frame is one environment step there.",
+        "Gymnasium id with discrete actions, instead of --game: CartPole-v1, MinAtar/Breakout-v1. "
+        "One frame is one environment step.",
     )
     protocol: str = _setting(
         "paper",
@@ -77,63 +63,63 @@ class Config:
     )
     num_envs: int = _setting(
         4,
-        "Lanes stepped together. 4 act once per update with the weights the paper would use; "
-        "1 is the paper to the letter. Of A3C, the threads that play and learn.",
+        "Environments stepped together. With 4, weights are as fresh as in the paper; 1 matches "
+        "it exactly. For A3C: worker threads.",
         minimum=1,
     )
-    action_repeat: int = _setting(
-        4, "Emulator frames an action is held for (Atari only).", minimum=1
-    )
+    action_repeat: int = _setting(4, "Emulator frames per action (Atari only).", minimum=1)
     frame_stack: int | None = _setting(
-        None, "Frames in an observation; by default 4 for Atari and 1 elsewhere.", minimum=1
+        None, "Frames per observation; default 4 for Atari, 1 elsewhere.", minimum=1
     )
-    noop_max: int = _setting(30, "Most no-op actions at the start of an Atari episode.", minimum=0)
+    noop_max: int = _setting(
+        30, "Maximum number of no-op actions at the start of an Atari episode.", minimum=0
+    )
     max_episode_frames: int = _setting(
-        108_000, "Frames after which an episode is cut, not ended.", minimum=1
+        108_000, "Frames after which an episode is truncated.", minimum=1
     )
-    clip_rewards: bool = _setting(True, "Clip rewards to [-1, 1] for learning; scores stay true.")
+    clip_rewards: bool = _setting(
+        True, "Clip rewards to [-1, 1] for learning; scores are never clipped."
+    )
 
-    # The six parts of Rainbow.
+    # The six components of Rainbow.
     double: bool = _setting(True, "Double Q-learning: the online network selects the action.")
-    prioritized: bool = _setting(True, "Prioritized replay; off, all transitions are alike.")
+    prioritized: bool = _setting(True, "Prioritized replay; off: uniform sampling.")
     dueling: bool = _setting(True, "Dueling value and advantage streams.")
     distributional: bool = _setting(
-        True, "Learn the distribution of returns; off, their mean with a Huber loss."
+        True, "Learn the distribution of returns; off: their mean, with a Huber loss."
     )
-    noisy: bool = _setting(True, "Noisy linear layers explore; off, epsilon-greedy does.")
+    noisy: bool = _setting(True, "Explore with noisy linear layers; off: epsilon-greedy.")
     n_step: int = _setting(
-        3, "Steps of reward before the bootstrap; of A3C, the most in an update.", minimum=1
+        3, "Reward steps before the bootstrap. For A3C: maximum steps per update.", minimum=1
     )
 
     # The agent.
     algorithm: str = _setting(
         "rainbow",
-        "rainbow: Q-learning with any of the six parts. a3c: advantage actor-critic, where every "
-        "lane is an asynchronous learner of its own; it has no replay, and of the six parts only "
-        "n_step.",
+        "rainbow: Q-learning with any of the six components. a3c: asynchronous advantage "
+        "actor-critic, without replay; of the components it has only n_step.",
         choices=("rainbow", "a3c"),
     )
     network: str = _setting(
         "auto",
-        "Torso and width of the network; auto chooses by what is observed. dqn2013 is the small "
-        "one of A3C.",
+        "Network architecture; auto chooses by the shape of observations. dqn2013 is A3C's small "
+        "one.",
         choices=("auto", "nature", "dqn2013", "data_efficient", "minatar", "mlp"),
     )
-    discount: float = _setting(0.99, "Discount of one agent step.", minimum=0, maximum=1)
+    discount: float = _setting(0.99, "Discount per agent step.", minimum=0, maximum=1)
     num_atoms: int = _setting(51, "Atoms of the return distribution.", minimum=2)
-    v_min: float = _setting(-10.0, "Smallest return of the distribution.")
-    v_max: float = _setting(10.0, "Largest return of the distribution.")
+    v_min: float = _setting(-10.0, "Lowest atom of the return distribution.")
+    v_max: float = _setting(10.0, "Highest atom of the return distribution.")
     noisy_sigma: float = _setting(0.5, "Initial scale sigma0 of the noisy layers.", minimum=0)
     epsilon_start: float = _setting(
-        1.0, "Exploration at the start, without noisy layers.", minimum=0, maximum=1
+        1.0, "Initial epsilon, without noisy layers.", minimum=0, maximum=1
     )
     epsilon_end: float = _setting(
-        0.01, "Exploration after its decay, without noisy layers.", minimum=0, maximum=1
+        0.01, "Final epsilon, without noisy layers.", minimum=0, maximum=1
     )
     epsilon_decay_frames: int = _setting(
         250_000,
-        "Frames over which exploration decays, without noisy layers; they begin after "
-        "--min_history_frames.",
+        "Frames over which epsilon decays, from --min_history_frames on, without noisy layers.",
         minimum=0,
     )
 
@@ -144,11 +130,9 @@ class Config:
         0.25, "Updates per agent step; 0.25 is one update every 4 steps.", above=0
     )
     batch_size: int = _setting(32, "Transitions in an update.", minimum=1)
-    optimizer: str = _setting(
-        "adam", "What turns gradients into steps.", choices=("adam", "rmsprop")
-    )
+    optimizer: str = _setting("adam", "Optimizer of the network.", choices=("adam", "rmsprop"))
     learning_rate: float = _setting(
-        6.25e-5, "The optimizer's learning rate; A3C lowers it to 0 over the run.", above=0
+        6.25e-5, "Learning rate; A3C anneals it to 0 over the run.", above=0
     )
     adam_epsilon: float = _setting(
         1.5e-4, "Adam's epsilon, added to the root of the second moment.", above=0
@@ -163,76 +147,81 @@ class Config:
         above=0,
     )
     rmsprop_centered: bool = _setting(
-        True, "RMSProp divides by the gradients' deviation; off, by their root mean square."
+        True,
+        "RMSProp divides by the standard deviation of gradients; off: by their root mean square.",
     )
     max_grad_norm: float | None = _setting(
-        None, "Norm that the gradient of all weights is clipped to; by default it is not.", above=0
+        None, "Clip the global gradient norm to this; default: no clipping.", above=0
     )
-    entropy_cost: float = _setting(0.01, "Weight of the entropy bonus of A3C's policy.", minimum=0)
+    entropy_cost: float = _setting(0.01, "Weight of A3C's entropy bonus.", minimum=0)
     target_period_frames: int = _setting(
-        32_000, "Frames between copies of the online network to the target.", minimum=1
+        32_000, "Frames between updates of the target network.", minimum=1
     )
 
-    # The memory.
+    # The replay.
     replay_capacity: int = _setting(1_000_000, "Agent steps that the replay holds.", minimum=1)
     replay_compression: str = _setting(
         "none",
-        "lz4 holds frames compressed: a quarter of the memory, slower to draw from.",
+        "lz4 compresses stored frames: a quarter of the memory, slower sampling.",
         choices=("none", "lz4"),
         may_change=True,
     )
     priority: str | None = _setting(
         None,
-        "Error that becomes a transition's priority: KL divergence or cross-entropy of the "
-        "distributions, or the absolute TD error of the means. By default kl, and td without "
-        "distributions.",
+        "Error used as priority: KL divergence or cross-entropy of the distributions, or absolute "
+        "TD error of the means. Default: kl, or td without distributions.",
         choices=("kl", "ce", "td"),
     )
     priority_exponent: float = _setting(
         0.5, "Exponent omega of the priorities.", minimum=0, maximum=1
     )
     importance_exponent: float = _setting(
-        0.4, "First importance exponent beta; it grows to 1 over the run.", minimum=0, maximum=1
+        0.4,
+        "Initial importance exponent beta; it is annealed to 1 over the run.",
+        minimum=0,
+        maximum=1,
     )
 
     # Ape-X: many processes.
     actors: int = _setting(
         0,
-        "Processes that play, each with --num_envs lanes, while this one learns (Ape-X, on Ray); "
-        "0 plays and learns in one process.",
+        "Actor processes of --num_envs environments each, while this process learns (Ape-X, on "
+        "Ray); 0: a single process.",
         minimum=0,
     )
     address: str | None = _setting(
         None,
-        "Address of a Ray cluster to place --actors on; by default processes of this machine, "
-        "which nobody beyond it can reach.",
+        "Ray cluster for --actors; default: processes on this machine, unreachable from outside.",
         may_change=True,
     )
     replay_shards: int = _setting(
-        1, "Processes that the replay of --actors is shared out to.", minimum=1, may_change=True
+        1, "Processes that share the replay of --actors.", minimum=1, may_change=True
     )
     rollout_steps: int = _setting(
-        16, "Steps of each lane that one of --actors plays before it hands them in.", minimum=1
+        16, "Steps per environment that an actor plays before it sends them.", minimum=1
     )
     broadcast_period_updates: int = _setting(
-        8, "Updates after which --actors get new weights.", minimum=1
+        8, "Updates between sending weights to --actors.", minimum=1
     )
     epsilon_ladder: float | None = _setting(
         None,
-        "Without noisy layers, actor i of N explores with this to the power of 1 + 7 i / (N - 1); "
-        "by default all follow the schedule of --epsilon_start.",
+        "Without noisy layers, actor i of N uses epsilon = this ** (1 + 7 i / (N - 1)); default: "
+        "the schedule of --epsilon_start.",
         above=0,
         maximum=1,
     )
 
     # Evaluation.
     eval_period_frames: int = _setting(
-        1_000_000, "Frames of training between evaluations; 0 for none.", minimum=0, may_change=True
+        1_000_000,
+        "Training frames between evaluations; 0: no evaluation.",
+        minimum=0,
+        may_change=True,
     )
     eval_frames: int = _setting(
         500_000,
-        "Frames of an evaluation, shared by its lanes, --num_envs or 4 if that is more: an episode "
-        "that begins within them is played to its end and counts.",
+        "Frames per evaluation, shared by its environments (--num_envs, at least 4). Episodes "
+        "that begin within them are played to the end and count.",
         minimum=1,
         may_change=True,
     )
@@ -240,41 +229,41 @@ class Config:
         False, "Keep the noise of the noisy layers in evaluation.", may_change=True
     )
     eval_epsilon: float = _setting(
-        0.0, "Share of random actions in evaluation.", minimum=0, maximum=1, may_change=True
+        0.0, "Epsilon in evaluation.", minimum=0, maximum=1, may_change=True
     )
 
     # The run.
     seed: int = _setting(
         1,
-        "Seed of everything random; same seed, same CPU run. Not of A3C, whose threads race, "
-        "unless --num_envs=1.",
+        "Random seed; on a CPU the same seed gives the same run, except for A3C with more than one "
+        "worker.",
         minimum=0,
     )
     run_dir: str | None = _setting(
-        None, "Folder of the run; by default runs/<game>/<agent>/seed_<seed>.", may_change=True
+        None, "Folder of the run; default: runs/<game>/<agent>/seed_<seed>.", may_change=True
     )
     restart: bool = _setting(
-        False, "Move a run that is already in the folder aside, and begin anew.", may_change=True
+        False, "Move an existing run in the folder aside and start again.", may_change=True
     )
     export_dir: str | None = _setting(
         None,
-        "Model folder to export the best policy to when training is done; without an evaluation, "
-        "the last one.",
+        "Model folder to export to after training: the best policy, or the last without an "
+        "evaluation.",
         may_change=True,
     )
     threads: int | None = _setting(
         None,
-        "Threads of TensorFlow; by default all cores for Atari and 1 elsewhere, where networks are "
-        "small: one run is as fast, and two side by side are faster.",
+        "TensorFlow threads; default: all cores for Atari, 1 elsewhere, where networks are small.",
         minimum=1,
         may_change=True,
     )
     checkpoint_period_frames: int = _setting(
-        250_000, "Frames between checkpoints, which cost what is new.", minimum=1, may_change=True
+        250_000,
+        "Frames between checkpoints; each writes only what changed.",
+        minimum=1,
+        may_change=True,
     )
-    max_checkpoints: int = _setting(
-        2, "Checkpoints to keep; older ones are deleted.", minimum=1, may_change=True
-    )
+    max_checkpoints: int = _setting(2, "Checkpoints to keep.", minimum=1, may_change=True)
     log_period_frames: int = _setting(
         10_000,
         "Frames between rows of train.csv and TensorBoard points.",
@@ -283,7 +272,7 @@ class Config:
     )
     record_period_frames: int = _setting(
         0,
-        "Frames between short films of the policy, in videos/ and TensorBoard; 0 for none.",
+        "Frames between short videos of the policy, in videos/ and TensorBoard; 0: no videos.",
         minimum=0,
         may_change=True,
     )
@@ -291,15 +280,16 @@ class Config:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             _check_bounds(field, getattr(self, field.name))
-        self._check_world()
+        self._check_environment()
         if self.v_min >= self.v_max:
             raise ConfigError(
                 f"--v_min={self.v_min:g} must be below --v_max={self.v_max:g}; "
                 "the paper uses --v_min=-10 --v_max=10."
             )
         self._check_actors()
-        if self.algorithm == "a3c":
-            self._check_a3c()
+        if self.algorithm == "a3c":  # it has none of these components
+            for name in ("double", "prioritized", "dueling", "distributional", "noisy"):
+                object.__setattr__(self, name, False)
         if self.frame_stack is None:
             object.__setattr__(self, "frame_stack", 4 if self.game is not None else 1)
         if self.priority in ("kl", "ce") and not self.distributional:
@@ -318,33 +308,24 @@ class Config:
 
     def _check_actors(self) -> None:
         if self.actors == 0:
-            for name, value, default in (
-                ("address", self.address, None),
-                ("replay_shards", self.replay_shards, 1),
-            ):
-                if value != default:
+            for name, default in (("address", None), ("replay_shards", 1)):
+                if (value := getattr(self, name)) != default:
                     raise ConfigError(
-                        f"--{name}={value} is for --actors, and there are none; give --actors "
-                        f"too, or leave --{name} out."
+                        f"--{name}={value} needs --actors; give both, or leave --{name} out."
                     )
             return
         if self.algorithm == "a3c":
             raise ConfigError(
-                f"--actors={self.actors} fill a replay, which --algorithm=a3c has not; leave it "
-                "out and give --num_envs for more of its workers."
+                f"--actors={self.actors} needs a replay buffer, which --algorithm=a3c does not "
+                "use; give --num_envs for more workers."
             )
         if self.replay_shards > self.actors:
             raise ConfigError(
-                f"--replay_shards={self.replay_shards} is more than --actors={self.actors}; a "
-                "shard holds what one actor or several play, so give fewer."
+                f"--replay_shards={self.replay_shards} is more than --actors={self.actors}; each "
+                "shard stores the steps of at least one actor, so give fewer."
             )
 
-    def _check_a3c(self) -> None:
-        """Switches off what A3C has not, so that nobody else has to ask for the algorithm."""
-        for name in ("double", "prioritized", "dueling", "distributional", "noisy"):
-            object.__setattr__(self, name, False)
-
-    def _check_world(self) -> None:
+    def _check_environment(self) -> None:
         if self.game is not None and self.environment is not None:
             raise ConfigError(
                 f"--game={self.game} and --environment={self.environment} exclude each other; "
@@ -362,17 +343,17 @@ class Config:
 
     @property
     def stack(self) -> int:
-        """Frames in an observation, with the default of the world filled in."""
+        """Frames per observation, with the default filled in."""
         assert self.frame_stack is not None
         return self.frame_stack
 
     @property
     def frames_per_step(self) -> int:
-        """Frames that one agent step takes."""
+        """Emulator frames per agent step."""
         return self.action_repeat if self.game is not None else 1
 
     def steps(self, frames: int) -> int:
-        """Agent steps in a length given in frames, rounded up."""
+        """Converts frames to agent steps, rounding up."""
         return -(-frames // self.frames_per_step)
 
     @property
@@ -382,32 +363,32 @@ class Config:
 
     @property
     def terminal_on_life_loss(self) -> bool:
-        """Whether a lost life cuts the bootstrap."""
+        """Whether losing a life ends the bootstrap."""
         return self.protocol == "paper"
 
     @property
     def tensorflow_threads(self) -> int | None:
-        """Threads of TensorFlow, or None for all cores."""
+        """TensorFlow threads, or None for all cores."""
         return 1 if self.threads is None and self.game is None else self.threads
 
     @property
     def priority_measure(self) -> str:
-        """Error that becomes a priority, with the default of the agent filled in."""
+        """Error used as priority, with the default filled in."""
         return self.priority or ("kl" if self.distributional else "td")
 
     @property
     def has_replay(self) -> bool:
-        """Whether the agent remembers what it played."""
+        """Whether the agent has a replay buffer."""
         return self.algorithm != "a3c"
 
     @property
     def compressed_replay(self) -> bool:
-        """Whether the replay holds its frames compressed."""
+        """Whether stored frames are compressed."""
         return self.replay_compression == "lz4"
 
     @property
     def agent(self) -> str:
-        """Name of the agent: rainbow, a baseline, or rainbow without the parts that are off."""
+        """Name of the agent: rainbow, a baseline, or rainbow without some components."""
         if self.algorithm == "a3c":
             return "a3c"
         parts = {
@@ -428,7 +409,7 @@ class Config:
 
     @property
     def world(self) -> str:
-        """Name of the game or environment, fit for a folder."""
+        """Name of the game or environment, usable in a path."""
         return self.game or re.sub(r"[^a-z0-9]+", "_", str(self.environment).lower())
 
     @property
@@ -450,7 +431,7 @@ class Config:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Config":
         """The settings by name; those that later versions removed are ignored."""
-        return cls(**{name: value for name, value in values.items() if name not in _REMOVED})
+        return cls(**{name: value for name, value in dict(values).items() if name not in _REMOVED})
 
 
 def _check_bounds(field: dataclasses.Field, value: Any) -> None:
@@ -460,9 +441,10 @@ def _check_bounds(field: dataclasses.Field, value: Any) -> None:
     flag = f"--{field.name}={value}"
     if bounds["choices"] is not None and value not in bounds["choices"]:
         raise ConfigError(f"{flag} is unknown; choose one of {', '.join(bounds['choices'])}.")
-    if bounds["minimum"] is not None and not value >= bounds["minimum"]:
-        raise ConfigError(f"{flag} is too small; it must be at least {bounds['minimum']}.")
-    if bounds["maximum"] is not None and not value <= bounds["maximum"]:
-        raise ConfigError(f"{flag} is too large; it must be at most {bounds['maximum']}.")
-    if bounds["above"] is not None and not value > bounds["above"]:
-        raise ConfigError(f"{flag} is too small; it must be above {bounds['above']}.")
+    for bound, is_met, message in (
+        (bounds["minimum"], operator.ge, "too small; it must be at least"),
+        (bounds["maximum"], operator.le, "too large; it must be at most"),
+        (bounds["above"], operator.gt, "too small; it must be above"),
+    ):
+        if bound is not None and not is_met(value, bound):
+            raise ConfigError(f"{flag} is {message} {bound}.")

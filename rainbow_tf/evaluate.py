@@ -1,14 +1,17 @@
-"""Scores a run as the paper does.
+"""Scores runs as the paper does.
 
 python -m rainbow_tf.evaluate --run_dir=runs/qbert/rainbow/seed_1 --starts=noop --episodes=200
+python -m rainbow_tf.evaluate --runs=runs/ --snapshot=latest     # every run below the folder
 """
 
 import csv
 import dataclasses
 import io
 import json
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent import futures
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +22,7 @@ from tqdm import tqdm
 from rainbow_tf.command import Command, define_snapshot_flags, wants_best
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.environments.base import World, make_world
-from rainbow_tf.evaluation.episodes import JudgedEpisode, JudgedGames, play_episodes
+from rainbow_tf.evaluation.episodes import EvaluatedEpisode, EvaluationGames, play_episodes
 from rainbow_tf.evaluation.statistics import protocol_name, score_summary
 from rainbow_tf.process import load_tensorflow
 from rainbow_tf.runs.folder import read_config
@@ -33,30 +36,90 @@ _COLUMNS = ("episode", "score", "length", "start", "value_mean", "return_mean", 
 
 
 class Setting(NamedTuple):
-    """The world that is played in, and where its episodes begin."""
+    """The environment to play, and where its episodes start."""
 
     world: World
     protocol: str
-    starts: list[str]  # of every episode
+    starts: list[str]  # one per episode
     origin: str | None  # who recorded the starts
-    about: dict[str, Any]  # what else the summary says of the starts
+    about: dict[str, Any]  # more about the starts, for the summary
 
 
 def run(values: flags.FlagValues) -> None:
+    """Evaluates one run, or every run below a folder."""
+    if (values.run_dir is None) == (values.runs is None):
+        raise ConfigError("Give --run_dir, the run to evaluate, or --runs, a folder of runs.")
+    if values.runs is not None:
+        _evaluate_all(values)
+    else:
+        _evaluate(values)
+
+
+def _evaluate_all(values: flags.FlagValues) -> None:
+    """Evaluates the runs below a folder, some at a time; skips those that are done."""
+    if values.starts != "noop" or values.checkpoint is not None:
+        raise ConfigError("--runs takes neither --starts=human nor --checkpoint; give --run_dir.")
+    folders = sorted(path.parent for path in Path(values.runs).rglob("config.json"))
+    if not folders:
+        raise ConfigError(f"--runs={values.runs} holds no run; give a folder of runs.")
+    todo = [folder for folder in folders if not _is_done(values, folder)]
+    print(f"{len(folders)} runs, {len(folders) - len(todo)} already evaluated.", flush=True)
+    shared = [
+        values[name].serialize()
+        for name in values
+        if values[name].present and name not in ("runs", "parallel")
+    ]
+
+    def evaluate(folder: Path) -> tuple[Path, subprocess.CompletedProcess]:
+        command = [sys.executable, "-m", "rainbow_tf.evaluate", *shared, f"--run_dir={folder}"]
+        return folder, subprocess.run(command, capture_output=True, text=True, check=False)
+
+    failed = 0
+    with futures.ThreadPoolExecutor(values.parallel) as pool:
+        for folder, process in pool.map(evaluate, todo):
+            failed += process.returncode != 0
+            text = process.stdout if process.returncode == 0 else process.stderr.splitlines()[-1]
+            print(f"{folder}\n{text}", flush=True)
+    if failed:
+        raise ConfigError(f"{failed} of {len(todo)} runs failed; rerun the command to retry them.")
+
+
+def _is_done(values: flags.FlagValues, folder: Path) -> bool:
+    """Whether the run has this evaluation already."""
+    config = _config(values, folder)
+    try:
+        summary = json.loads((_folder(config, protocol_name(config)) / "summary.json").read_text())
+    except (OSError, ValueError):
+        return False
+    wanted = {
+        "episodes": values.episodes,
+        "snapshot": "best" if wants_best(values) else "latest",
+        "eval_epsilon": config.eval_epsilon,
+        "eval_noise": config.eval_noise and config.noisy,
+        "eval_seed": values.seed,
+    }
+    return wanted.items() <= summary.items()
+
+
+def _folder(config: Config, protocol: str) -> Path:
+    return config.folder / "evaluations" / protocol.replace("/", "_")
+
+
+def _evaluate(values: flags.FlagValues) -> None:
     """Plays the episodes, writes their scores, and prints a summary."""
-    config = _config(values)
+    config = _config(values, Path(values.run_dir))
     is_best = wants_best(values)
     start_file = _read_starts(values, config)
     # TensorFlow takes seconds to load: flags are checked before it.
     load_tensorflow(config.tensorflow_threads)
-    from rainbow_tf.runs.weights import load_actor
+    from rainbow_tf.runs.weights import load_policy
 
     num_envs = min(values.num_envs, values.episodes)
     setting = _setting(values, config, start_file, num_envs)
-    actor, frames = load_actor(
+    actor, frames = load_policy(
         config, setting.world.spec, is_best=is_best, checkpoint=values.checkpoint, seed=values.seed
     )
-    games = JudgedGames(actor, setting.world, config=config)
+    games = EvaluationGames(actor, setting.world, config=config)
     try:
         finished = play_episodes(games, num_lanes=num_envs, episodes=values.episodes)
         episodes = dict(_shown(finished, values.episodes, games))
@@ -84,20 +147,18 @@ def run(values: flags.FlagValues) -> None:
         "discount": config.discount,
         "clip_rewards": config.clip_rewards,
         "support": [config.v_min, config.v_max] if config.distributional else None,
-        # What a value speaks of, and so what it is held against.
+        # Where returns end, for predicted values and obtained returns alike.
         "returns_end_at": "life" if config.game and config.terminal_on_life_loss else "episode",
     }
-    folder = config.folder / "evaluations" / setting.protocol.replace("/", "_")
+    folder = _folder(config, setting.protocol)
     _write(folder, _rows(ordered, setting.starts), summary)
     print(_table(summary))
     print(f"Scores and summary are in {folder}.")
 
 
-def _config(values: flags.FlagValues) -> Config:
+def _config(values: flags.FlagValues, folder: Path) -> Config:
     """The run's settings, with those of this evaluation."""
-    if values.run_dir is None:
-        raise ConfigError("Give --run_dir, the run to evaluate.")
-    config = read_config(Path(values.run_dir))
+    config = read_config(folder)
     if values.eval_noise and not config.noisy:
         raise ConfigError("--eval_noise has nothing to keep: this agent has no noisy layers.")
     given = {name: values[name].value for name in ("eval_noise", "eval_epsilon")}
@@ -121,7 +182,7 @@ def _read_starts(values: flags.FlagValues, config: Config) -> StartFile | None:
 def _setting(
     values: flags.FlagValues, config: Config, start_file: StartFile | None, num_envs: int
 ) -> Setting:
-    # Lost lives as in training: values speak of returns that end there. Games go on all the same.
+    # Terminals as in training: values predict returns that end at a lost life. Games continue.
     if start_file is None:
         world = make_world(config, num_envs=num_envs, seed=values.seed, training=True)
         start = "noop" if config.game is not None else "reset"
@@ -142,9 +203,9 @@ def _setting(
 
 
 def _shown(
-    finished: Iterable[tuple[int, JudgedEpisode]], total: int, games: Any
-) -> Iterator[tuple[int, JudgedEpisode]]:
-    """The same episodes, with a bar."""
+    finished: Iterable[tuple[int, EvaluatedEpisode]], total: int, games: Any
+) -> Iterator[tuple[int, EvaluatedEpisode]]:
+    """The same episodes, with a progress bar."""
     is_person = sys.stderr.isatty()
     scores = []
     with tqdm(
@@ -152,23 +213,23 @@ def _shown(
     ) as bar:
         for number, episode in finished:
             scores.append(episode.score)
-            # Not the mean so far: the first to finish are the short ones.
+            # Not the mean so far: short episodes finish first.
             bar.set_postfix_str(f"{games.steps:,} steps, last {episode.score:g}", refresh=False)
             bar.update()
             yield number, episode
 
 
 def _normalised(
-    config: Config, setting: Setting, episodes: Sequence[JudgedEpisode]
+    config: Config, setting: Setting, episodes: Sequence[EvaluatedEpisode]
 ) -> float | None:
-    """Percent of a person's score; there is none for starts that no person recorded."""
+    """Human-normalised score in percent; None for starts that no person recorded."""
     if config.game is None or setting.origin in ("policy", "random"):
         return None
     mean = float(np.mean([episode.score for episode in episodes]))
     return human_normalised(config.game, mean, "noop" if setting.origin is None else "human")
 
 
-def _rows(episodes: Sequence[JudgedEpisode], starts: Sequence[str]) -> str:
+def _rows(episodes: Sequence[EvaluatedEpisode], starts: Sequence[str]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -185,7 +246,7 @@ def _write(folder: Path, rows: str, summary: dict[str, Any]) -> None:
         write_atomically(folder / "summary.json", lambda file: file.write(text.encode()))
     except OSError as error:
         raise ConfigError(
-            f"{folder} cannot be written ({error.strerror}); make room or give another --run_dir."
+            f"{folder} cannot be written ({error.strerror}); free the disk or move the run."
         ) from error
 
 
@@ -201,7 +262,7 @@ def _table(summary: dict[str, Any]) -> str:
         low, high = summary["support"]
         check += f", {100 * outside:.1f} % of returns outside [{low:g}, {high:g}]"
     rows = {
-        "world": summary["game"] or summary["environment"],
+        "environment": summary["game"] or summary["environment"],
         "agent": f"{summary['agent']}, seed {summary['seed']}, {summary['snapshot']} weights "
         f"after {summary['frames']:,} frames",
         "protocol": summary["protocol"],
@@ -218,31 +279,37 @@ def _table(summary: dict[str, Any]) -> str:
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of this command."""
     define_snapshot_flags(values)
+    flags.DEFINE_string(
+        "runs", None, "Folder of runs to evaluate, instead of --run_dir.", flag_values=values
+    )
+    flags.DEFINE_integer(
+        "parallel", 2, "Runs evaluated at a time with --runs.", lower_bound=1, flag_values=values
+    )
     flags.DEFINE_enum(
         "starts",
         "noop",
         ["noop", "human"],
-        "noop: up to the run's --noop_max no-ops. human: points in the first half of the games of "
-        "a --start_file; the protocol says who played these.",
+        "noop: up to the run's --noop_max no-ops. human: points in the first half of the recorded "
+        "games of a --start_file; the protocol names who played them.",
         flag_values=values,
     )
     flags.DEFINE_string(
         "start_file", None, "Recorded starts, for --starts=human.", flag_values=values
     )
-    flags.DEFINE_integer("episodes", 200, "Whole games to play.", lower_bound=1, flag_values=values)
+    flags.DEFINE_integer("episodes", 200, "Episodes to play.", lower_bound=1, flag_values=values)
     flags.DEFINE_integer(
-        "num_envs", 8, "Lanes stepped together.", lower_bound=1, flag_values=values
+        "num_envs", 8, "Environments stepped together.", lower_bound=1, flag_values=values
     )
     flags.DEFINE_bool(
         "eval_noise",
         None,
-        "Keep the noise of the noisy layers; by default as the run did.",
+        "Keep the noise of the noisy layers; default: as in training.",
         flag_values=values,
     )
     flags.DEFINE_float(
         "eval_epsilon",
         None,
-        "Share of random actions; by default as the run did.",
+        "Epsilon; default: as in training.",
         lower_bound=0,
         upper_bound=1,
         flag_values=values,

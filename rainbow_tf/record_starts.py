@@ -1,9 +1,10 @@
-"""Records games from their reset on, for evaluation to start from.
+"""Records games whose positions evaluation can start from.
 
 python -m rainbow_tf.record_starts --game=qbert --player=human --output=starts/qbert.json
 """
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,7 +29,7 @@ _FRAMES_PER_SECOND = 60
 
 
 def run(values: flags.FlagValues) -> None:
-    """Records the trajectories that the file lacks, and writes it after each of them."""
+    """Records the missing trajectories; writes the file after each one."""
     config = _config(values)
     assert config.game is not None
     settings = starts.recorder_settings(
@@ -37,9 +38,9 @@ def run(values: flags.FlagValues) -> None:
     path = Path(values.output)
     done = _done(path, settings, values.player)
     if len(done) >= values.trajectories:
-        print(f"{path} has its {len(done)} trajectories; give more --trajectories to go on.")
+        print(f"{path} has its {len(done)} trajectories; raise --trajectories to record more.")
         return
-    _write(path, settings, done)  # before anything is played for it
+    _write(path, settings, done)  # fails early if the file cannot be written
     players = {"random": _random_games, "policy": _policy_games, "human": _human_games}
     games = players[values.player](values, config, settings, len(done))
     bar = tqdm(
@@ -60,7 +61,7 @@ def run(values: flags.FlagValues) -> None:
 
 
 def _config(values: flags.FlagValues) -> Config:
-    """The rules that are played by: a policy's are its run's."""
+    """The settings of the games; those of the run if its policy plays."""
     if values.player is None:
         raise ConfigError("Give --player: human, policy or random.")
     if values.output is None:
@@ -73,16 +74,16 @@ def _config(values: flags.FlagValues) -> Config:
     if values.run_dir is None:
         if values.game is None:
             raise ConfigError("Give --game, such as --game=qbert.")
-        # A person answers frame by frame.
+        # People react frame by frame.
         default = 1 if values.player == "human" else Config(game=values.game).action_repeat
         repeat = default if values.action_repeat is None else values.action_repeat
         return Config(game=values.game, action_repeat=repeat)
-    wants_best(values)  # refused before TensorFlow is loaded
+    wants_best(values)  # checks the flags before TensorFlow is loaded
     config = read_config(Path(values.run_dir))
     if config.game is None:
         raise ConfigError(
-            f"--run_dir={values.run_dir} plays {config.environment}, and starts are recorded of "
-            "Atari games; give the run of a game."
+            f"--run_dir={values.run_dir} plays {config.environment}, but starts are only recorded "
+            "for Atari games; give the run of a game."
         )
     if values.game not in (None, config.game):
         raise ConfigError(
@@ -97,7 +98,7 @@ def _config(values: flags.FlagValues) -> Config:
 
 
 def _done(path: Path, settings: RecorderSettings, player: str) -> list[Trajectory]:
-    """What an earlier process recorded with the same settings."""
+    """The trajectories in the file, which must have the same settings."""
     if not path.exists():
         return []
     there = starts.read(path)
@@ -127,7 +128,7 @@ def _write(path: Path, settings: RecorderSettings, trajectories: list[Trajectory
 def _random_games(
     values: flags.FlagValues, config: Config, settings: RecorderSettings, first: int
 ) -> Iterator[Trajectory]:
-    """Every action alike; game number k is the same whenever it is recorded."""
+    """Uniformly random actions; game k depends only on the seed and k."""
     for k in range(first, values.trajectories):
         rng = np.random.default_rng([values.seed, k])
         recording = Recording(settings)
@@ -142,14 +143,14 @@ def _random_games(
 def _policy_games(
     values: flags.FlagValues, config: Config, settings: RecorderSettings, first: int
 ) -> Iterator[Trajectory]:
-    """A run's policy after no-ops, now and then at random: else all games would be one."""
+    """The policy of a run; no-ops and random actions keep its games from being identical."""
     load_tensorflow(config.tensorflow_threads)
     from rainbow_tf.environments.base import make_world
-    from rainbow_tf.runs.weights import load_actor
+    from rainbow_tf.runs.weights import load_policy
 
     world = make_world(config, num_envs=1, seed=values.seed, training=False)
     world.close()
-    actor, _ = load_actor(
+    actor, _ = load_policy(
         config,
         world.spec,
         is_best=wants_best(values),
@@ -181,7 +182,7 @@ def _play(
 def _human_games(
     values: flags.FlagValues, config: Config, settings: RecorderSettings, first: int
 ) -> Iterator[Trajectory]:
-    """A person at the keyboard, until the window is closed."""
+    """Games of a person at the keyboard, until the window is closed."""
     from rainbow_tf.starts.keyboard import Keyboard
 
     keyboard = Keyboard(
@@ -201,7 +202,7 @@ def _human_games(
 def _human_game(
     keyboard: "Keyboard", settings: RecorderSettings, about: str, max_frames: int
 ) -> Trajectory | None:
-    """One game as a person plays it; None if the window was closed instead."""
+    """One game played by a person; None if the window was closed."""
     from rainbow_tf.starts.keyboard import choose_action
 
     recording, is_playing = Recording(settings), False
@@ -231,54 +232,30 @@ def _human_game(
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of this command."""
-    flags.DEFINE_string(
-        "game",
-        None,
-        "Atari game by its snake-case name; a policy's is its run's.",
-        flag_values=values,
+    string = functools.partial(flags.DEFINE_string, flag_values=values)
+    integer = functools.partial(flags.DEFINE_integer, flag_values=values)
+    string("game", None, "Atari game by its snake-case name; not needed with --run_dir.")
+    player_help = (
+        "human: a person at the keyboard, in a window. policy: the policy of --run_dir. random: "
+        "uniformly random actions."
     )
-    flags.DEFINE_enum(
-        "player",
-        None,
-        list(starts.ORIGINS),
-        "human: a person at the keyboard, in a window. policy: that of --run_dir. random: every "
-        "action alike.",
-        flag_values=values,
+    flags.DEFINE_enum("player", None, list(starts.ORIGINS), player_help, flag_values=values)
+    string("output", None, "Start file to write, or to extend.")
+    integer("trajectories", 100, "Games in the file when done.", lower_bound=1)
+    frames_help = "Maximum frames per game, 60 a second; starts come from the first half."
+    integer("max_frames", 7_200, frames_help, lower_bound=1)
+    repeat_help = (
+        "Frames per action; by default 1 for a person, 4 for a random player, and the run's for a "
+        "policy."
     )
-    flags.DEFINE_string(
-        "output", None, "Start file to write, or to go on with.", flag_values=values
-    )
-    flags.DEFINE_integer(
-        "trajectories", 100, "Games to record in all.", lower_bound=1, flag_values=values
-    )
-    flags.DEFINE_integer(
-        "max_frames",
-        7_200,
-        "Frames to record of a game at most, 60 a second; starts come from the first half.",
-        lower_bound=1,
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
-        "action_repeat",
-        None,
-        "Frames an action is held for; by default 1 for a person, 4 for a random player, and the "
-        "run's for a policy.",
-        lower_bound=1,
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
-        "seed",
-        1,
-        "Seed of the emulator and of random actions.",
-        lower_bound=0,
-        upper_bound=2**31 - 1,
-        flag_values=values,
-    )
+    integer("action_repeat", None, repeat_help, lower_bound=1)
+    seed_help = "Seed of the emulator and the random actions."
+    integer("seed", 1, seed_help, lower_bound=0, upper_bound=2**31 - 1)
     define_snapshot_flags(values)
     flags.DEFINE_float(
         "epsilon",
         0.05,
-        "Share of random actions of a policy.",
+        "Share of random actions with --player=policy.",
         lower_bound=0,
         upper_bound=1,
         flag_values=values,

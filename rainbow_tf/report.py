@@ -7,8 +7,20 @@ from absl import flags
 from rainbow_tf import __version__
 from rainbow_tf.command import Command
 from rainbow_tf.config import ConfigError
-from rainbow_tf.reporting import chapters
+from rainbow_tf.reporting.agents import styles
+from rainbow_tf.reporting.chapters import (
+    ablations,
+    end_scores,
+    games,
+    method,
+    missing,
+    over_time,
+    overview,
+    paper,
+    values,
+)
 from rainbow_tf.reporting.page import Page
+from rainbow_tf.reporting.wording import game_noun, number_of
 from rainbow_tf.scoring import normalise, study
 from rainbow_tf.scoring.runs import Run, read_runs
 
@@ -23,25 +35,26 @@ def define_flags(values: flags.FlagValues) -> None:
         "published",
         None,
         list(normalise.PUBLICATIONS),
-        "Scores to report alone or beside those of --runs. paper: of the Rainbow paper. atari100k: "
-        "of data-efficient Rainbow and SimPLe after 400K frames.",
+        "Scores to report alone or beside those of --runs. paper: the Rainbow paper. atari100k: "
+        "after 400K frames, from data-efficient Rainbow to BBF. dopamine: curves beside those of "
+        "--runs.",
         flag_values=values,
     )
     flags.DEFINE_bool(
         "mixed",
         False,
-        "Show scores of unlike protocols side by side, labelled, instead of refusing them.",
+        "Show scores of different protocols side by side, labelled, instead of refusing them.",
         flag_values=values,
     )
 
 
-def run(values: flags.FlagValues) -> None:
+def run(given: flags.FlagValues) -> None:
     """Writes the report."""
     path = write_report(
-        runs=None if values.runs is None else Path(values.runs),
-        out=Path(values.out),
-        published=values.published,
-        is_mixed=values.mixed,
+        runs=None if given.runs is None else Path(given.runs),
+        out=Path(given.out),
+        published=given.published,
+        is_mixed=given.mixed,
     )
     print(f"The report is in {path}.")
 
@@ -49,27 +62,28 @@ def run(values: flags.FlagValues) -> None:
 def write_report(
     *, runs: Path | None, out: Path, published: str | None = None, is_mixed: bool = False
 ) -> Path:
-    """Reads everything and checks it, then writes; gives the path of the page."""
-    if runs is None and published is None:
+    """Reads and checks everything, then writes; returns the path of the page."""
+    if runs is None and published in (None, "dopamine"):
         raise ConfigError(
             "Nothing to report: give --runs, such as --runs=runs/, or --published=paper."
         )
     found: list[Run] = []
+    # Dopamine's curves are labelled as what they are; the other scores must follow our protocol.
+    with_paper = published in ("paper", "atari100k")
     if runs is not None:
-        found = study.checked_protocols(
-            read_runs(runs), mixed=is_mixed, with_paper=published is not None
-        )
+        found = study.checked_protocols(read_runs(runs), mixed=is_mixed, with_paper=with_paper)
     try:
         page = Page(out, *_title(found, published))
         if found:
-            _report_runs(page, found, published)
+            _write_runs(page, found, published if with_paper else None, published == "dopamine")
         elif published is not None:
             if published == "paper":
-                chapters.paper(page)
-            ends = chapters.with_published({}, None, published)
-            chapters.end_of_training(page, ends)
-            chapters.per_game(page, ends, [])
-        chapters.method(page)
+                paper.write(page)
+            ends = end_scores.with_published({}, None, published)
+            end_scores.write(page, ends)
+            games.write(page, ends, [])
+        has_reference = [study.has_reference(run.environment) for run in found] or [True]
+        method.write(page, has_humans=any(has_reference), has_others=not all(has_reference))
         return page.write(__version__)
     except OSError as error:
         raise ConfigError(
@@ -77,40 +91,43 @@ def write_report(
         ) from error
 
 
-def _report_runs(page: Page, runs: list[Run], published: str | None) -> None:
-    chapters.overview(page, runs, with_paper=published is not None)
-    atari = [run for run in runs if study.has_reference(run.world)]
-    others = [run for run in runs if not study.has_reference(run.world)]
+def _write_runs(page: Page, runs: list[Run], published: str | None, with_dopamine: bool) -> None:
+    overview.write(page, runs, with_paper=published is not None)
+    atari = [run for run in runs if study.has_reference(run.environment)]
+    others = [run for run in runs if not study.has_reference(run.environment)]
+    counted = study.counted(atari)
     if atari:
-        counted = study.counted(atari)
+        over_time.write(page, counted)
+    ablations.write(page, counted + study.counted(others))
+    if atari:
         ends = study.end_scores(counted)
         if published is not None:
-            ends = chapters.with_published(ends, {run.world for run in counted}, published)
-        chapters.over_time(page, counted)
-        chapters.ablations(page, counted)
-        chapters.end_of_training(page, ends)
-        chapters.per_game(page, ends, atari)
+            played = {run.environment for run in counted}
+            ends = end_scores.with_published(ends, played, published)
+        end_scores.write(page, ends)
+        games.write(page, ends, atari, with_dopamine=with_dopamine)
     if others:
-        chapters.other_worlds(page, others)
-    chapters.values(page, runs)
-    chapters.missing(page, runs)
+        games.write_environments(page, others)
+    values.write(page, runs)
+    missing.write(page, runs)
     if published == "paper":
-        chapters.paper(page)
+        paper.write(page)
 
 
 def _title(runs: list[Run], published: str | None) -> tuple[str, str]:
     if not runs and published == "paper":
-        return "The scores of Rainbow", "What Hessel et al. published in 2018, from their tables."
+        return "The scores of Rainbow", "The tables that Hessel et al. published in 2018."
     if not runs:
-        return (
-            "Atari after 400K frames",
-            "What van Hasselt et al. and Kaiser et al. published in 2019.",
-        )
-    worlds = sorted({run.world for run in runs})
-    agents = {run.agent for run in runs}
-    games = worlds[0].replace("_", " ") if len(worlds) == 1 else f"{len(worlds)} games"
-    lead = f"{len(runs):,} run{'s' if len(runs) > 1 else ''} of {len(agents)} agent"
-    return f"Rainbow on {games}", f"{lead}{'s' if len(agents) > 1 else ''}."
+        return "Atari after 400K frames", "Published scores of Atari 100K agents, 2019 to 2023."
+    environments = sorted({run.environment for run in runs})
+    title = number_of(game_noun(runs), [len(environments)])
+    if len(environments) == 1:
+        title = environments[0].replace("_", " ")
+    look = styles({run.agent for run in runs})
+    agents = number_of("agent", [len(look)])
+    if len(look) == 1:
+        agents = next(iter(look.values())).label
+    return f"Rainbow on {title}", f"{number_of('run', [len(runs)])} of {agents}."
 
 
 COMMAND = Command(

@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import fnmatch
+import functools
 import importlib.util
 import shlex
 import signal
@@ -24,9 +25,9 @@ from rainbow_tf.games import GAMES
 from rainbow_tf.process import StopSignals, load_tensorflow
 from rainbow_tf.scoring.normalise import published
 
-_OBJECT_BYTES = 100_000_000  # cells send sentences, nothing large
+_OBJECT_BYTES = 100_000_000  # runs return sentences, nothing large
 _MOST_FAILED = 20
-# Every cell has its own, or the sweep has one for all; a cell is one process, without actors.
+# Set per run, or once for the sweep; a run of a sweep is one process, without actors.
 _NOT_SHARED = (
     "game",
     "environment",
@@ -70,7 +71,7 @@ def _cells(values: flags.FlagValues) -> list[Cell]:
 
 
 def parse(arguments: Sequence[str]) -> Config:
-    """The settings that a command line of rainbow_tf.main would give."""
+    """The settings that these arguments of rainbow_tf.main give."""
     values = flags.FlagValues()
     define_settings(values)
     values(presets.expand(["rainbow_tf.main", *arguments]))
@@ -78,7 +79,7 @@ def parse(arguments: Sequence[str]) -> Config:
 
 
 def worlds(names: str) -> list[str]:
-    """The flags of the worlds that --games names, each once."""
+    """The flags of the environments in --games, each once."""
     flags: list[str] = []
     for name in _parts(names, "--games", "such as --games=qbert,pong or --games=all"):
         if name == "all":
@@ -115,7 +116,7 @@ def agents(patterns: str) -> list[str]:
 
 
 def seeds(text: str) -> list[int]:
-    """Seeds 1 to N of a number N, or those of a list with commas."""
+    """Seeds 1 to N for a number N, or those of a comma-separated list."""
     parts = _parts(text, "--seeds", "such as --seeds=5 for 1 to 5, or --seeds=3,7")
     if not all(part.isdecimal() for part in parts) or parts == ["0"]:
         raise ConfigError(
@@ -174,16 +175,16 @@ def _say_the_end(jobs: Sequence[Job], *, out: str) -> None:
     if len(failed) > _MOST_FAILED:
         print(f"  and {len(failed) - _MOST_FAILED:,} more")
     if any(job.status is Status.WAITING for job in jobs):
-        print("Stopped. To go on:")
+        print("Stopped. To resume:")
         print(f"  python -m rainbow_tf.sweep {shlex.join(sys.argv[1:])}")
     if any(job.status is Status.DONE for job in jobs):
         runs = shlex.quote(f"--runs={out}")
-        print("Tables and figures of what is there:")
+        print("Tables and figures of the runs so far:")
         print(f"  python -m rainbow_tf.report {runs} --out=report/")
 
 
 def _dry_run(values: flags.FlagValues, cells: Sequence[Cell]) -> None:
-    """Says what the sweep would take, and starts nothing."""
+    """Prints what the sweep would need, and starts nothing."""
     # After the checks, because TensorFlow takes seconds to load.
     load_tensorflow(cells[0].config.threads)
     from rainbow_tf.distributed.sweep import forecast
@@ -200,67 +201,39 @@ def _shared_names() -> list[str]:
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of a sweep, and those of training that all its cells share."""
-    flags.DEFINE_string(
+    """Defines the flags of a sweep, and the settings that all its runs share."""
+    string = functools.partial(flags.DEFINE_string, flag_values=values)
+    integer = functools.partial(flags.DEFINE_integer, flag_values=values)
+    string(
         "games",
         None,
         "What is played: all (57 Atari games), atari26 (those of Atari 100K), or names with "
         "commas; a Gymnasium id such as MinAtar/Breakout-v1 is one too.",
-        flag_values=values,
     )
-    flags.DEFINE_string(
+    string(
         "presets",
         "rainbow",
         "Agents, by their presets with commas; ablations/* and baselines/* are all of a kind.",
-        flag_values=values,
     )
-    flags.DEFINE_string(
-        "seeds", "1", "How many seeds from 1 on, or a list such as 3,7 or 7,.", flag_values=values
-    )
-    flags.DEFINE_string(
-        "out",
-        "runs",
-        "Folder of all runs: OUT/<world>/<agent>/seed_<k>, seen by every machine.",
-        flag_values=values,
-    )
+    string("seeds", "1", "How many seeds from 1 on, or a list such as 3,7 or 7,.")
+    string("out", "runs", "Folder of all runs on all machines: OUT/<game>/<agent>/seed_<k>.")
     flags.DEFINE_multi_string(
         "preset",
         [],
-        "A preset for every agent, such as minatar. Several can be given; they win over those of "
-        "--presets, and flags win over all of them.",
+        "A preset for every agent, such as minatar. Several can be given; they override --presets, "
+        "and flags override all of them.",
         flag_values=values,
     )
-    flags.DEFINE_string(
-        "address",
-        None,
-        "A Ray cluster that runs, such as auto on one of its machines; by default Ray is started "
-        "on this machine, for this sweep only.",
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
-        "cpus_per_run",
-        None,
-        "CPUs of a cell; by default 2 for Atari and 1 elsewhere.",
-        flag_values=values,
-    )
+    string("address", None, "A running Ray cluster, such as auto; default: Ray on this machine.")
+    integer("cpus_per_run", None, "CPUs per run; default: 2 for Atari, 1 elsewhere.")
     flags.DEFINE_float(
         "gpus_per_run",
         None,
-        "GPUs of a cell, such as 0.5; by default 1 for Atari where there are any, and 0 elsewhere.",
+        "GPUs per run, such as 0.5; default: 1 for Atari if there are any, 0 elsewhere.",
         flag_values=values,
     )
-    flags.DEFINE_integer(
-        "max_retries",
-        3,
-        "How often a cell that was lost is tried again without a new checkpoint in between.",
-        flag_values=values,
-    )
-    flags.DEFINE_bool(
-        "dry_run",
-        False,
-        "Say what the sweep would take in memory, disk and hours, and end.",
-        flag_values=values,
-    )
+    integer("max_retries", 3, "Retries of a lost run without a new checkpoint in between.")
+    flags.DEFINE_bool("dry_run", False, "Print what the sweep needs, and exit.", flag_values=values)
     define_settings(values, names=_shared_names())
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 
 class WorldSpec(NamedTuple):
-    """What an agent must know of a world to be built for it."""
+    """What an agent must know of an environment to be built for it."""
 
     frame_shape: tuple[int, ...]  # one frame, without the stack: (84, 84), (10, 10, 4), (4,)
     frame_dtype: np.dtype
@@ -22,8 +22,8 @@ class WorldSpec(NamedTuple):
 class StepOutput(NamedTuple):
     """One step of E lanes, or the reset of all of them.
 
-    A lane whose episode is over ignores the next action and answers with the first
-    observation of its next episode (`is_first`), reward 0.
+    After an episode is over, the next step of its lane ignores the action and returns the first
+    observation of the next episode (`is_first`) with reward 0.
     """
 
     observation: np.ndarray  # [E, S, *frame], newest frame last, zeros before the episode
@@ -34,14 +34,14 @@ class StepOutput(NamedTuple):
 
 
 class Episode(NamedTuple):
-    """A whole game: its unclipped score and its length in agent steps."""
+    """A finished episode: unclipped score, and length in agent steps."""
 
     score: float
     length: int
 
 
 class Batch(NamedTuple):
-    """B n-step transitions, as the learner takes them."""
+    """B n-step transitions, the input of the learner."""
 
     observation_tm1: np.ndarray  # [B, S, *frame]
     action_tm1: np.ndarray  # [B] int32
@@ -52,15 +52,15 @@ class Batch(NamedTuple):
 
 
 class UpdateResult(NamedTuple):
-    """What an update tells."""
+    """The result of an update."""
 
-    errors: np.ndarray  # [B], as `priority` measures them: the new priorities
+    errors: np.ndarray  # [B], the new priorities
     loss: float
-    q_mean: float  # mean value of the greedy action in the batch; of A3C, of the policy
+    q_mean: float  # mean value of the greedy action; for A3C, of the policy
 
 
 class Counters(NamedTuple):
-    """How far a run is."""
+    """Progress of a run."""
 
     steps: int
     updates: int
@@ -70,12 +70,12 @@ BEGINNING = Counters(0, 0)
 
 
 class Tick(NamedTuple):
-    """What happened in a run since the tick before."""
+    """What happened since the previous tick."""
 
-    frames: int  # since the start of the run
+    frames: int  # of the run so far
     counters: Counters
-    episodes: list[Episode]  # that ended
-    results: list[UpdateResult]  # of the updates that were made
+    episodes: list[Episode]  # that finished
+    results: list[UpdateResult]  # of the updates
     epsilon: float
     beta: float
 

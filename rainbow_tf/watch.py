@@ -1,4 +1,4 @@
-"""Films a run's policy and what it thinks.
+"""Records a video of a run's policy with its value estimates.
 
 python -m rainbow_tf.watch --run_dir=runs/qbert/rainbow/seed_1 --out=qbert.mp4
 """
@@ -26,7 +26,7 @@ _SECONDS, _GIF_SECONDS = 120.0, 20.0
 
 
 def run(values: flags.FlagValues) -> None:
-    """Plays the episodes, writes the video, and prints what is in it."""
+    """Plays the episodes, writes the video and prints its scores."""
     if values.run_dir is None or values.out is None:
         raise ConfigError("Give --run_dir, the run to watch, and --out, such as --out=qbert.mp4.")
     config = read_config(Path(values.run_dir))
@@ -38,14 +38,14 @@ def run(values: flags.FlagValues) -> None:
     seconds = values.max_seconds
     if seconds is None:
         seconds = _GIF_SECONDS if is_gif else _SECONDS
-    # TensorFlow takes seconds to load: flags are checked before it.
+    # Imported after the flags are checked: TensorFlow takes seconds to load.
     load_tensorflow(config.tensorflow_threads)
-    from rainbow_tf.runs.weights import load_actor
+    from rainbow_tf.runs.weights import load_policy
     from rainbow_tf.video.film import Film, play
 
     world = make_world(config, num_envs=1, seed=values.seed, training=False, screens=True)
     try:
-        actor, frames = load_actor(
+        actor, frames = load_policy(
             config, world.spec, is_best=is_best, checkpoint=values.checkpoint, seed=values.seed
         )
         film = Film(config, world.spec, frames=frames, height=SMALL if is_gif else LARGE)
@@ -67,9 +67,9 @@ def run(values: flags.FlagValues) -> None:
 
 
 def _shown(scenes: Iterable["Scene"]) -> Iterator["Scene"]:
-    """The same scenes, with a bar."""
-    is_person = sys.stderr.isatty()
-    with tqdm(unit="frame", file=sys.stderr, mininterval=0.5 if is_person else 30.0) as bar:
+    """The same scenes, with a progress bar."""
+    interval = 0.5 if sys.stderr.isatty() else 30.0
+    with tqdm(unit="frame", file=sys.stderr, mininterval=interval) as bar:
         for scene in scenes:
             bar.set_postfix_str(f"score {scene.score:g}", refresh=False)
             bar.update()
@@ -80,19 +80,19 @@ def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of this command."""
     define_snapshot_flags(values)
     flags.DEFINE_string("out", None, "Video to write: an .mp4 or .gif file.", flag_values=values)
-    flags.DEFINE_integer("episodes", 1, "Whole games to show.", lower_bound=1, flag_values=values)
+    flags.DEFINE_integer("episodes", 1, "Games to show.", lower_bound=1, flag_values=values)
     flags.DEFINE_float(
         "max_seconds",
         None,
-        f"Seconds after which the video is cut; by default {_SECONDS:g}, and {_GIF_SECONDS:g} of a "
-        ".gif, which never lasts more than a minute.",
+        f"Maximum length in seconds; by default {_SECONDS:g}, and {_GIF_SECONDS:g} for a .gif "
+        "(at most 60).",
         lower_bound=0.1,
         flag_values=values,
     )
     flags.DEFINE_integer(
         "fps",
         None,
-        "Agent steps shown in a second; by default an Atari game's own speed, and 15 elsewhere.",
+        "Agent steps per second; by default the real speed of an Atari game, and 15 otherwise.",
         lower_bound=1,
         upper_bound=120,
         flag_values=values,

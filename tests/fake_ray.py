@@ -1,26 +1,38 @@
-"""As much of Ray as Ape-X uses, in one process: calls are carried out when they are made."""
+"""The part of Ray that Ape-X and sweeps use, in one process: a call runs when it is made."""
 
 from collections.abc import Callable
 from typing import Any
 
 
-class RayActorError(Exception):
+class RayError(Exception):
     pass
 
 
-class ObjectLostError(Exception):
+class RayActorError(RayError):
+    pass
+
+
+class ObjectLostError(RayError):
+    pass
+
+
+class WorkerCrashedError(RayError):
+    pass
+
+
+class TaskCancelledError(RayError):
     pass
 
 
 class Ref:
-    """A value, or the error that came instead."""
+    """A value, or the error that was raised instead."""
 
     def __init__(self, value: Any = None, error: Exception | None = None):
         self.value, self.error = value, error
 
 
 class Handle:
-    """An actor that `kill` ends; Ray starts it again for the call after the one that fails."""
+    """An actor; after `kill` one call fails, and Ray restarts the actor for the next."""
 
     def __init__(self, make: Callable[[], Any], retries: bool):
         self._make = make
@@ -62,17 +74,42 @@ class Method:
         return Ref(value) if self._num_returns == 1 else [Ref(part) for part in value]
 
 
+class Task:
+    """A remote function; `ray.tasks` records the options of its calls."""
+
+    def __init__(self, ray: "FakeRay", function: Callable[..., Any]):
+        self._ray, self._function = ray, function
+
+    def options(self, **options) -> "Task":
+        self._ray.tasks.append(options)
+        return self
+
+    def remote(self, *arguments) -> Ref:
+        try:
+            return Ref(self._function(*arguments))
+        except Exception as error:
+            return Ref(error=error)
+
+
 class FakeRay:
     class exceptions:  # noqa: N801
+        RayError = RayError
         RayActorError = RayActorError
         ObjectLostError = ObjectLostError
+        TaskCancelledError = TaskCancelledError
 
     def __init__(self):
         self.handles: list[Handle] = []
+        self.tasks: list[dict[str, Any]] = []
+        self.function_options: dict[str, Any] = {}
         self.puts = 0
 
     def remote(self, *, max_task_retries: int = 0, **options):
         def wrap(kind):
+            if not isinstance(kind, type):
+                self.function_options = options
+                return Task(self, kind)
+
             class Remote:
                 @staticmethod
                 def remote(**arguments):
@@ -97,6 +134,15 @@ class FakeRay:
 
     def wait(self, refs, num_returns=1, timeout=None):
         return refs[:num_returns], refs[num_returns:]
+
+    def nodes(self):
+        return [
+            {"Alive": True, "Resources": {"CPU": 4.0, "memory": 8e9}},
+            {"Alive": False, "Resources": {}},
+        ]
+
+    def cancel(self, ref):
+        pass
 
     def shutdown(self):
         pass

@@ -48,10 +48,10 @@ def write_run(
     seed=1,
     period=1_000_000,
     protocol="paper/noop",
-    **world,
+    **environment,
 ):
     """A finished run with an evaluation every `period` frames; `scores` may be empty."""
-    world = world or {"game": "pong"}
+    environment = environment or {"game": "pong"}
     rules = {"protocol": protocol.split("/")[0]} if "/" in protocol else {}
     values = {
         "frames": max(len(scores), 1) * period,
@@ -59,7 +59,7 @@ def write_run(
         "seed": seed,
         **rules,
         **settings(agent),
-        **world,
+        **environment,
     }
     config = Config(**values)
     folder.mkdir(parents=True)
@@ -72,12 +72,16 @@ def write_run(
     return folder
 
 
-def write_evaluation(folder, score, *, protocol="paper/noop", episodes=20, rng=None):
-    """What the evaluate command leaves, with a value check if there is a generator."""
+def write_evaluation(folder, scores, *, protocol="paper/noop", episodes=20, rng=None, **summary):
+    """What the evaluate command writes, with a value check if there is a generator.
+
+    `scores` is one score, or those of the episodes; `summary` is more to put in the summary.
+    """
+    scores = [scores] * episodes if isinstance(scores, float) else scores
     path = folder / "evaluations" / protocol.replace("/", "_")
     path.mkdir(parents=True)
     rows = ["episode,score,length,start,value_mean,return_mean,outside_support"]
-    for i in range(episodes):
+    for i, score in enumerate(scores):
         if rng is None:
             rows.append(f"{i},{score},100,,,,")
         else:
@@ -87,10 +91,11 @@ def write_evaluation(folder, score, *, protocol="paper/noop", episodes=20, rng=N
     (path / "scores.csv").write_text("\n".join(rows) + "\n")
     summary = {
         "protocol": protocol,
-        "score_mean": score,
-        "episodes": episodes,
+        "score_mean": float(np.mean(scores)),
+        "episodes": len(scores),
         "starts_origin": protocol.split("/")[-1],
         "human_normalised": None,
+        **summary,
     }
     (path / "summary.json").write_text(json.dumps(summary))
 

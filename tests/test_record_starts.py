@@ -37,7 +37,7 @@ def record(output, *arguments, player="random"):
 
 def check_replays(start_file):
     for trajectory in range(len(start_file.trajectories)):
-        point = starts.last_point(start_file, trajectory)
+        point = starts.points(start_file, trajectory)[-1]
         starts.replay(start_file, point, action_repeat=4, frame_stack=4)
 
 

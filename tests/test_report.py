@@ -87,8 +87,8 @@ def check_page(folder):
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
-    """Two seeds of four agents on three games, one game missing for one agent, and a world
-    without a human; the runs and their report.
+    """Two seeds of four agents on three games, one run missing, and one seed of an environment
+    without a human reference; the runs and their report.
     """
     runs, out = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("report")
     rng = np.random.default_rng(0)
@@ -136,10 +136,10 @@ def test_a_study_has_every_chapter(study):
     for part in (
         "Median score over time",
         "Games at each level",
-        "What each part is worth",
+        "The effect of each component",
         "End of training",
         "Every game",
-        "Worlds without a human reference",
+        "Scores by environment",
         "Predicted values against returns",
         "Missing runs",
         "The paper's tables",
@@ -147,7 +147,7 @@ def test_a_study_has_every_chapter(study):
         assert part in text
     assert {path.stem for path in (out / "figures").iterdir()} == {
         "median_curves", "thresholds", "ablations", "aggregates", "games_agents",
-        "games_ablations", "worlds_agents", "values", "paper_medians",
+        "games_ablations", "environments_agents", "values", "paper_medians",
     }  # fmt: skip
 
 
@@ -160,10 +160,13 @@ def test_missing_runs_are_listed_and_not_filled_in(study):
     assert counts["DQN"] == "2"
 
 
-def test_worlds_without_a_reference_have_raw_scores(study):
+def test_environments_without_a_reference_have_raw_scores(study):
     _, out = study
-    (row,) = read_table(out, "worlds")
-    assert (row["world"], float(row["score"]), row["protocol"]) == ("cartpole_v1", 150, "gymnasium")
+    (row,) = read_table(out, "environments")
+    # One seed has no lowest and highest.
+    assert list(row) == ["environment", "agent", "score", "seeds", "scores from", "protocol"]
+    assert (row["environment"], float(row["score"])) == ("cartpole_v1", 150)
+    assert row["protocol"] == "gymnasium"
 
 
 def test_the_paper_stands_beside_on_the_same_games(study):
@@ -187,8 +190,18 @@ def test_figures_say_what_they_are_made_of(study):
         assert f"{games} games" in comments, name
         assert "seeds each" in comments, name
     curves = (out / "figures/median_curves.svg").read_text()
-    assert "Frames (millions)" in curves
+    assert "<!-- Frames -->" in curves
     assert "Median score (% of human)" in curves
+
+
+def test_ablations_have_a_median_and_bounds(study):
+    _, out = study
+    rows = {row["game"]: float(row["no noisy"]) for row in read_table(out, "ablations")}
+    games = [rows.pop(game) for game in ("pong", "qbert", "video_pinball")]
+    median, low, high = rows.values()
+    assert next(iter(rows)) == "median"
+    assert median == pytest.approx(np.median(games))
+    assert low < median < high
 
 
 def test_the_same_runs_give_the_same_bytes(study, tmp_path):
@@ -199,15 +212,101 @@ def test_the_same_runs_give_the_same_bytes(study, tmp_path):
             assert path.read_bytes() == (tmp_path / path.relative_to(out)).read_bytes(), path
 
 
-@pytest.mark.parametrize("points", [1, 2, 30])
-def test_one_game_and_one_run(tmp_path, points):
-    write_run(tmp_path / "run", list(np.linspace(-20, 14.6, points)))
+def test_one_game_has_no_median_over_games(tmp_path):
+    write_run(tmp_path / "run", list(np.linspace(-20, 14.6, 30)))
     write_report(runs=tmp_path / "run", out=tmp_path / "out")
     text = check_page(tmp_path / "out")
     assert "Rainbow on pong" in text
-    (row,) = read_table(tmp_path / "out", "end_of_training")
-    assert float(row["no-op starts"]) == pytest.approx(100 if points > 1 else 100 * 0.7 / 35.3)
+    assert "edian score over time" not in text
+    assert {path.stem for path in (tmp_path / "out/figures").iterdir()} == {"games_agents"}
+    (row,) = read_table(tmp_path / "out", "aggregates")
+    assert "median" not in row
+    assert float(row["mean"]) == pytest.approx(100)
     assert "every agent has every game" in text
+
+
+def test_single_points_and_unreached_levels_are_sentences(tmp_path):
+    for game, score in (("pong", -20.0), ("qbert", 200.0)):
+        write_run(tmp_path / "runs" / game, [score], game=game)
+    write_report(runs=tmp_path / "runs", out=tmp_path / "out")
+    text = check_page(tmp_path / "out")
+    assert list((tmp_path / "out/figures").iterdir()) == []
+    # pong: 0.7 of 35.3 points; qbert: 36.1 of 13,291.1.
+    assert "Median score: Rainbow 1.1 % of human after 1M frames." in text
+    assert "No agent reaches 20 % of human in any game" in text
+    assert "pong has one score per agent, so no curve: Rainbow -20.0 after 1M frames." in text
+    assert float(read_table(tmp_path / "out", "aggregates")[0]["median"]) == pytest.approx(
+        50 * (0.7 / 35.3 + 36.1 / 13291.1)
+    )
+
+
+def test_a_short_run_shows_its_training_and_nothing_that_does_not_apply(tmp_path):
+    environment = {"protocol": "gymnasium", "environment": "CartPole-v1"}
+    folder = write_run(tmp_path / "run", [190.0], period=25_000, **environment)
+    rows = "".join(f"{500 * i},{2 * i}\n" for i in range(1, 51))
+    (folder / "train.csv").write_text(f"frames,return_mean_100\n{rows}")
+    write_report(runs=tmp_path / "run", out=tmp_path / "out")
+    text = check_page(tmp_path / "out")
+    assert "human-normalised" not in text
+    assert "Medians" not in text
+    assert "25K" in text
+    drawn = (tmp_path / "out/figures/environments_agents.svg").read_text()
+    assert "thin lines: training returns" in drawn
+    # The line of 50 training returns, behind an evaluation that is a single point.
+    assert max(path.count("L ") for path in re.findall(r'<path d="([^"]*)"', drawn)) >= 40
+
+
+@pytest.fixture(scope="module")
+def atari100k(tmp_path_factory):
+    """Evaluated runs of data-efficient Rainbow beside published scores."""
+    folder, rng = tmp_path_factory.mktemp("atari100k"), np.random.default_rng(0)
+    for game, score in (("pong", -19.0), ("bank_heist", 200.0), ("freeway", 25.0)):
+        run = write_run(
+            folder / "runs" / game, [score], game=game, n_step=20, network="data_efficient"
+        )
+        scores = score + rng.normal(size=100)
+        write_evaluation(run, scores, snapshot="latest", eval_epsilon=0.001)
+    write_report(runs=folder / "runs", out=folder / "out", published="atari100k")
+    return folder / "out"
+
+
+def test_atari100k_beside_published_scores(atari100k):
+    text = check_page(atari100k)
+    rows = {row["game"]: row for row in read_table(atari100k, "games_paper_noop")}
+    published = "Data-efficient Rainbow (published)"
+    assert list(rows["pong"]) == [
+        "game", "random", "human", "Data-efficient Rainbow", published, "SimPLe", "DrQ(ε)", "SPR",
+        "IRIS", "EfficientZero", "BBF",
+    ]  # fmt: skip
+    assert [rows["bank_heist"][name] for name in ("human", "SPR", "BBF")] == [
+        "753.1", "345.4", "671.9",
+    ]  # fmt: skip
+    assert float(rows["pong"]["Data-efficient Rainbow"]) == pytest.approx(-19, abs=0.5)
+    aggregates = {row["agent"]: row for row in read_table(atari100k, "aggregates")}
+    for kind in ("median", "interquartile mean", "mean"):
+        ours = aggregates["Data-efficient Rainbow"]
+        low, high = map(float, ours[f"95 % of {kind}"].split(" to "))
+        assert low < float(ours[kind]) < high
+        assert aggregates["SPR"][kind] != ""
+        assert aggregates["SPR"][f"95 % of {kind}"] == ""
+    assert ours["intervals over"] == "episodes"
+    assert "They do not cover the spread between seeds" in text
+    assert "100 episodes, latest weights, epsilon 0.001" in text
+
+
+def test_dopamines_curves_stand_beside_ours(tmp_path):
+    write_run(tmp_path / "run", [-20.0, -19.0, -18.0, -10.0])
+    write_report(runs=tmp_path / "run", out=tmp_path / "out", published="dopamine")
+    check_page(tmp_path / "out")
+    rows = read_table(tmp_path / "out", "dopamine")
+    assert [row["million frames"] for row in rows] == ["1", "2", "3"]
+    assert [row["ours"] for row in rows] == ["-20", "-19", "-18"]
+    assert rows[2]["Dopamine"] == "-19"
+    caption = (tmp_path / "out/tables/dopamine.md").read_text()
+    drawn = (tmp_path / "out/figures/games_agents.svg").read_text()
+    assert "<!-- Rainbow (Dopamine) -->" in drawn
+    for text in (caption, drawn):
+        assert "training returns with sticky actions" in text
 
 
 def test_a_run_without_a_score_is_reported(tmp_path):
@@ -218,13 +317,13 @@ def test_a_run_without_a_score_is_reported(tmp_path):
 
 def test_an_older_report_leaves_nothing_in_a_new_one(tmp_path):
     out = tmp_path / "out"
-    write_run(tmp_path / "gym/cart", [2.0], protocol="gymnasium", environment="CartPole-v1")
-    write_run(tmp_path / "atari/run", [1.0])
+    write_run(tmp_path / "gym/cart", [2.0, 3.0], protocol="gymnasium", environment="CartPole-v1")
+    write_run(tmp_path / "atari/run", [1.0, 2.0])
     write_report(runs=tmp_path / "atari", out=out)
     (out / "figures/notes.txt").write_text("mine")
     write_report(runs=tmp_path / "gym", out=out)
     assert {path.name for path in (out / "figures").iterdir()} == {
-        "worlds_agents.png", "worlds_agents.svg", "notes.txt",
+        "environments_agents.png", "environments_agents.svg", "notes.txt",
     }  # fmt: skip
 
 
@@ -251,23 +350,12 @@ def test_mixed_protocols_are_refused_or_labelled(tmp_path):
     with pytest.raises(ConfigError, match="--mixed"):
         write_report(runs=runs, out=out)
     assert not out.exists()
-    write_report(runs=runs, out=out, is_mixed=True)
+    write_report(runs=runs, out=out, published="paper", is_mixed=True)
     text = check_page(out)
     assert "Mixed protocols" in text
-    labels = {row["agent"]: row["protocol"] for row in read_table(out, "aggregates")}
-    assert labels == {
-        "Rainbow [paper/noop]": "paper/noop",
-        "Rainbow [sticky/noop]": "sticky/noop",
-    }
-
-
-def test_sticky_scores_beside_the_papers_are_labelled(tmp_path):
-    write_run(tmp_path / "run", [1.0, 2.0], protocol="sticky/noop")
-    out = tmp_path / "out"
-    write_report(runs=tmp_path / "run", out=out, published="paper", is_mixed=True)
-    assert "Mixed protocols" in check_page(out)
     starts = {row["agent"]: row["starts"] for row in read_table(out, "aggregates")}
-    assert starts["Rainbow"] == "no-op starts, sticky actions"
+    assert starts["Rainbow [paper/noop]"] == "no-op starts"
+    assert starts["Rainbow [sticky/noop]"] == "no-op starts, sticky actions"
 
 
 def test_starts_of_a_policy_are_never_called_human(tmp_path):
@@ -283,14 +371,14 @@ def test_starts_of_a_policy_are_never_called_human(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ([], ["--runs", "--published=paper"]),
-        (["--runs=empty"], ["--runs=empty"]),
-        (["--runs=nowhere"], ["--runs=nowhere"]),
-        (["--runs=cut"], ["cut/run/eval.csv", "line 3"]),
-        (["--runs=unknown"], ["unknown/run/config.json", "pongg"]),
-        (["--runs=mixed"], ["paper/noop", "sticky/noop", "--mixed"]),
-        (["--published=paper", "--out=cut/run/eval.csv"], ["--out=cut/run/eval.csv"]),
-        (["runs"], ["'runs' is not a flag"]),
+        ({}, ["--runs", "--published=paper"]),
+        ({"published": "dopamine"}, ["--runs"]),
+        ({"runs": "empty"}, ["--runs=", "empty"]),
+        ({"runs": "nowhere"}, ["--runs=", "nowhere"]),
+        ({"runs": "cut"}, ["cut/run/eval.csv", "line 3"]),
+        ({"runs": "unknown"}, ["unknown/run/config.json", "pongg"]),
+        ({"runs": "mixed"}, ["paper/noop", "sticky/noop", "--mixed"]),
+        ({"published": "paper", "out": "cut/run/eval.csv"}, ["--out=", "cut/run/eval.csv"]),
     ],
 )
 def test_bad_input_is_one_sentence(tmp_path, arguments, named):
@@ -301,12 +389,23 @@ def test_bad_input_is_one_sentence(tmp_path, arguments, named):
     path.write_text(path.read_text().replace('"pong"', '"pongg"'))
     for protocol in ("paper/noop", "sticky/noop"):
         write_run(tmp_path / "mixed" / protocol, [1.0], protocol=protocol)
-    result = run_report(*arguments, cwd=tmp_path)
-    assert result.returncode != 0
-    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+    out = tmp_path / arguments.pop("out", "report")
+    runs = tmp_path / arguments["runs"] if "runs" in arguments else None
+    with pytest.raises(ConfigError) as error:
+        write_report(runs=runs, out=out, published=arguments.get("published"))
+    message = str(error.value)
+    assert "\n" not in message
     for part in named:
-        assert part in result.stderr
+        assert part in message
     assert not (tmp_path / "report").exists(), "a refused report leaves nothing behind"
+
+
+def test_the_command_ends_with_one_sentence(tmp_path):
+    for arguments, named in ((["--runs=nowhere"], "--runs=nowhere"), (["x"], "'x' is not a flag")):
+        result = run_report(*arguments, cwd=tmp_path)
+        assert result.returncode != 0
+        assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+        assert named in result.stderr
 
 
 def test_no_tensorflow_is_loaded():
@@ -319,40 +418,71 @@ needs_chromium = pytest.mark.skipif(
 )
 
 
-def open_in_browser(path, folder):
-    """The page as a browser builds it, its console, and what it asked the network for."""
-    log = folder / "net.json"
+def run_browser(path, folder, *options):
+    """The page as a browser builds it, and what the browser prints."""
     result = subprocess.run(
         [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
          "--disable-background-networking", "--disable-component-update", "--disable-sync",
          "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder / 'profile'}",
-         "--enable-logging=stderr", f"--log-net-log={log}", "--dump-dom", path.resolve().as_uri()],
+         "--enable-logging=stderr", *options, "--dump-dom", path.resolve().as_uri()],
         capture_output=True, text=True, timeout=120, env={**os.environ, "HOME": str(folder)},
         check=False,
     )  # fmt: skip
-    console = [line for line in result.stderr.splitlines() if "CONSOLE" in line]
+    return result.stdout, result.stderr
+
+
+def open_in_browser(path, folder):
+    """The page as a browser builds it, its console, and what it asked the network for."""
+    log = folder / "net.json"
+    page, printed = run_browser(path, folder, f"--log-net-log={log}")
+    console = [line for line in printed.splitlines() if "CONSOLE" in line]
     events = [event.get("params", {}) for event in json.loads(log.read_text())["events"]]
     # A browser has requests of its own, which come from no origin.
     urls = [e["url"] for e in events if e.get("initiator", "not an origin") != "not an origin"]
-    return result.stdout, console, [url for url in urls if not url.startswith(("file:", "data:"))]
+    return page, console, [url for url in urls if not url.startswith(("file:", "data:"))]
 
 
 @needs_chromium
 def test_a_browser_opens_it_without_an_error_or_a_request(study, tmp_path):
     _, out = study
     page, console, urls = open_in_browser(out / "report.html", tmp_path)
-    assert "What each part is worth" in page
+    assert "The effect of each component" in page
     assert console == []
     assert urls == []
 
 
 @needs_chromium
-def test_the_browser_tells_of_errors_and_requests(tmp_path):
+def test_the_browser_reports_errors_and_requests(tmp_path):
     path = tmp_path / "bad.html"
     path.write_text("<img src='http://localhost:9/a.png'><script>console.error('oh')</script>")
     _, console, urls = open_in_browser(path, tmp_path)
     assert len(console) == 1
     assert urls == ["http://localhost:9/a.png"]
+
+
+WIDTHS = """<iframe src='{url}' style='width: {width}px; height: 900px'></iframe><script>
+window.onload = () => {{
+  const page = document.querySelector('iframe').contentDocument, root = page.documentElement;
+  page.querySelectorAll('details').forEach(d => d.open = true);
+  const wide = [...page.querySelectorAll('.table')].filter(t => t.scrollWidth > t.clientWidth);
+  const names = wide.map(t => t.innerText.slice(0, 60)).join(' / ');
+  document.title = `${{root.scrollWidth - root.clientWidth}} over, tables: [${{names}}]`;
+}};
+</script>"""
+
+
+@needs_chromium
+def test_nothing_runs_off_the_page_at_1200_nor_at_390_pixels(study, atari100k, tmp_path):
+    for out in (study[1], atari100k):
+        for width in (1200, 390):
+            path = tmp_path / "frame.html"
+            path.write_text(WIDTHS.format(url=(out / "report.html").as_uri(), width=width))
+            # Virtual time makes the browser wait for the script.
+            options = ("--allow-file-access-from-files", "--virtual-time-budget=9000")
+            page, _ = run_browser(path, tmp_path, *options)
+            assert re.search("<title>(.*?)</title>", page, re.DOTALL)[1] == "0 over, tables: []", (
+                width
+            )
 
 
 @pytest.mark.slow

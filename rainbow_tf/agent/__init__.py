@@ -1,1 +1,1 @@
-"""The paper: layers, networks, losses, the learner and the actor."""
+"""The Rainbow agent: layers, networks, losses, learner and actor."""

@@ -9,7 +9,7 @@ from rainbow_tf.types import Decision
 
 
 class Actor:
-    """Greedy in the mean return, with fresh noise per lane if `noise`, or with epsilon."""
+    """Greedy in the mean return; explores by fresh noise per lane, or by epsilon."""
 
     def __init__(
         self,
@@ -35,12 +35,12 @@ class Actor:
     def act_and_outputs(
         self, observation: np.ndarray, epsilon: float = 0.0
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The actions of `act`, and the network's outputs [E, A, N] that they were chosen by."""
+        """The actions of `act`, and the network outputs [E, A, N] behind them."""
         actions, outputs, _, _ = self._decide(tf.convert_to_tensor(observation))
         return self._explore(actions.numpy(), epsilon), outputs.numpy()
 
     def decide(self, observation: np.ndarray, epsilon: float = 0.0) -> Decision:
-        """The actions of `act`, and the estimates that they were chosen by."""
+        """The actions of `act`, and the estimates behind them."""
         actions, _, values, probs = self._decide(tf.convert_to_tensor(observation))
         values = values.numpy()
         return Decision(

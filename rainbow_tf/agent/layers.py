@@ -1,4 +1,4 @@
-"""Keras layers of the paper: factorised noisy dense, and the dueling head."""
+"""Keras layers of the paper: factorised noisy dense layers and the dueling head."""
 
 import functools
 import itertools
@@ -15,8 +15,8 @@ _ABOVE_MINUS_ONE = float(np.nextafter(np.float32(-1), np.float32(0)))  # erfinv(
 class NoisyDense(keras.layers.Layer):
     """A dense layer with factorised Gaussian noise on its weights (Fortunato et al. 2018).
 
-    With `training=True` a call draws fresh noise, which the rows of a matrix [B, in] share; of
-    inputs [G, B, in] every group draws its own. With `training=False` it is the mean layer.
+    With `training=True` every call draws fresh noise: one draw for inputs [B, in], one per group
+    for inputs [G, B, in]. With `training=False` the layer uses its mean weights.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class NoisyDense(keras.layers.Layer):
         self.seed_generator = keras.random.SeedGenerator(seed)
 
     def build(self, input_shape):
-        """Creates mu in +-1/sqrt(fan_in) and sigma of sigma0/sqrt(fan_in), biases alike."""
+        """Draws means from +-1/sqrt(fan_in) and sets sigmas to sigma0/sqrt(fan_in)."""
         fan_in = input_shape[-1]
         bound = fan_in**-0.5
         mean = keras.initializers.RandomUniform(-bound, bound, seed=self.seed_generator)
@@ -53,7 +53,7 @@ class NoisyDense(keras.layers.Layer):
         self.bias_sigma = self.add_weight(name="bias_sigma", shape=(self.units,), initializer=scale)
 
     def call(self, inputs, training=False):
-        """Gives (b + x W), plus (b_sigma * eps_b + x (W_sigma * eps_w)) when training."""
+        """Returns b + x W, plus b_sigma * eps_b + x (W_sigma * eps_w) when training."""
         if not training:
             outputs = ops.matmul(inputs, self.kernel) + self.bias
         elif len(inputs.shape) == 2:
@@ -63,11 +63,11 @@ class NoisyDense(keras.layers.Layer):
         return self.activation(outputs)
 
     def draw_noise(self, groups):
-        """f(eps) of the inputs [G, in] and of the outputs [G, units]."""
+        """Scaled noise f(eps) for the inputs [G, in] and the outputs [G, units]."""
         fan_in = self.kernel.shape[0]
         seed = tf.cast(self.seed_generator.next(), tf.int32)
-        # Not keras.random.normal: the algorithm it leaves to TensorFlow to choose is twelve
-        # times slower in compiled code on a CPU, and TensorFlow's own normal twice as slow.
+        # Not keras.random.normal: TensorFlow's default algorithm is twelve times slower in
+        # compiled code on a CPU, and its own normal twice as slow.
         uniform = tf.random.stateless_uniform(
             (groups, fan_in + self.units), seed, _ABOVE_MINUS_ONE, 1.0, alg="philox"
         )
@@ -77,7 +77,7 @@ class NoisyDense(keras.layers.Layer):
         return noise[:, :fan_in], noise[:, fan_in:]
 
     def _with_shared_noise(self, inputs):  # [B, in]
-        # One folded matrix costs one product instead of two, forward and backward.
+        # Folding the noise into one matrix saves a product, forward and backward.
         noise_in, noise_out = self.draw_noise(1)
         kernel = self.kernel + self.kernel_sigma * (ops.transpose(noise_in) * noise_out)
         return ops.matmul(inputs, kernel) + self.bias + self.bias_sigma * noise_out[0]
@@ -89,7 +89,7 @@ class NoisyDense(keras.layers.Layer):
         return mean + noisy * noise_out[:, None]
 
     def noise_scale(self):
-        """Mean absolute sigma of the weights: how much the layer still explores."""
+        """Mean absolute sigma of the kernel: how much the layer still explores."""
         return ops.mean(ops.abs(self.kernel_sigma))
 
     def compute_output_shape(self, input_shape):
@@ -109,10 +109,10 @@ class NoisyDense(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="rainbow_tf")
 class ReturnHead(keras.layers.Layer):
-    """From features to [..., actions, atoms]: logits of the returns, or values with one atom.
+    """Maps features to [..., actions, atoms]: logits of the returns, or values with one atom.
 
-    Dueling adds a value stream and the advantages less their mean over actions, per atom and
-    before any softmax. Value and advantage have a hidden layer each.
+    Dueling adds a value stream to the advantages minus their mean over actions, per atom and
+    before any softmax. Each stream has its own hidden layer.
     """
 
     def __init__(
@@ -188,9 +188,9 @@ class ReturnHead(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="rainbow_tf")
 class PolicyHead(keras.layers.Layer):
-    """From features to logits of the policy [..., A] and the value of the state [...].
+    """Maps features to policy logits [..., A] and state values [...].
 
-    Both come from one hidden layer (Mnih et al. 2016).
+    Both share one hidden layer (Mnih et al. 2016).
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class PolicyHead(keras.layers.Layer):
         return self.policy(hidden), self.value(hidden)[..., 0]
 
     def compute_output_shape(self, input_shape):
-        """The leading axes of the features, with actions and without."""
+        """The leading axes of the features, with and without actions."""
         return (*input_shape[:-1], self.num_actions), input_shape[:-1]
 
     def get_config(self):
@@ -233,10 +233,10 @@ class PolicyHead(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="rainbow_tf")
 class PatchConv2D(keras.layers.Conv2D):
-    """A valid convolution whose kernel is as large as its stride, as one matrix product.
+    """A valid convolution with strides equal to the kernel size, as one matrix product.
 
-    Patches do not overlap, so it is a reshape and a product: in XLA on a CPU its gradients are
-    two to four times faster than those of a strided convolution.
+    Patches do not overlap, so a reshape and a product suffice. With XLA on a CPU the gradients
+    are two to four times faster than those of a strided convolution.
     """
 
     def __init__(self, filters, kernel_size, strides, **kwargs):
@@ -245,7 +245,7 @@ class PatchConv2D(keras.layers.Conv2D):
             raise ValueError("PatchConv2D needs strides=kernel_size and padding='valid'.")
 
     def call(self, inputs):
-        """[B, H, W, C] -> [B, H // k, W // k, filters]; takes bytes too."""
+        """[B, H, W, C] -> [B, H // k, W // k, filters]; also accepts bytes."""
         size, _ = self.kernel_size
         _, height, width, channels = inputs.shape
         rows, columns = height // size, width // size
@@ -253,24 +253,24 @@ class PatchConv2D(keras.layers.Conv2D):
         patches = ops.reshape(patches, (-1, rows, size, columns, size, channels))
         patches = ops.transpose(patches, (0, 1, 3, 2, 4, 5))  # [B, H / k, W / k, k, k, C]
         patches = ops.reshape(patches, (-1, rows, columns, size * size * channels))
-        # Bytes are moved before they are floats of four times their size.
+        # Cast after the transpose: floats are four times as large as bytes.
         outputs = ops.matmul(scaled(patches), ops.reshape(self.kernel, (-1, self.filters)))
         return self.activation(outputs + self.bias)
 
 
 def scaled(observations):
-    """Bytes as numbers in [0, 1]; other numbers as they are."""
+    """Casts to float32; bytes are scaled to [0, 1]."""
     scale = 255.0 if observations.dtype == "uint8" else 1.0
     return ops.cast(observations, "float32") / scale
 
 
 def fan_in_uniform(seed):
-    """Uniform in +-1/sqrt(fan_in), as DQN and the noisy layers start."""
+    """Uniform in +-1/sqrt(fan_in), as in DQN and the noisy layers."""
     return keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform", seed=seed)
 
 
 def dense(units, *, noisy, sigma0=0.5, activation=None, seed=None, name=None):
-    """The agent's linear layer: noisy, or Keras's own."""
+    """A noisy or a plain dense layer."""
     if noisy:
         return NoisyDense(units, sigma0=sigma0, activation=activation, seed=seed, name=name)
     return keras.layers.Dense(

@@ -1,4 +1,4 @@
-"""One compiled update of the online network, and the target network beside it."""
+"""The compiled update of the online network, and the target network."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from rainbow_tf.types import Batch, UpdateResult
 
 
 class DivergedError(RuntimeError):
-    """The loss is not finite; carries what is known of the update that made it so."""
+    """The loss is not finite; carries the result and details of that update."""
 
     def __init__(self, result: UpdateResult, details: dict[str, Any]):
         super().__init__(f"The loss became {result.loss}: training diverged.")
@@ -46,7 +46,7 @@ class Learner:
 
     @property
     def variables(self) -> dict[str, list]:
-        """All that learning changes, by whose it is; noise has a state too."""
+        """Everything that learning changes, by owner; includes the state of the noise."""
         return {
             "online": self.online.variables,
             "target": self.target.variables,
@@ -54,20 +54,20 @@ class Learner:
         }
 
     def update_target(self) -> None:
-        """Copies the online network's weights to the target's."""
+        """Copies the weights of the online network to the target network."""
         pairs = zip(self.target.trainable_variables, self.online.trainable_variables, strict=True)
         for target, online in pairs:
             target.assign(online)
 
     def update(self, batch: Batch) -> UpdateResult:
-        """One step of gradient descent on the batch."""
+        """Takes one gradient step on the batch."""
         packed = self._compiled_update(*map(tf.convert_to_tensor, batch)).numpy()
         return UpdateResult(packed[:-2], float(packed[-2]), float(packed[-1]))
 
     def _update(self, *tensors: tf.Tensor) -> tf.Tensor:
-        """Errors [B], loss and mean value in one vector: one copy to the host."""
+        """Errors [B], loss and mean value in one vector, for a single copy to the host."""
         batch = Batch(*tensors)
-        # Own noise for each of the three passes: a selector that shares it is biased.
+        # Own noise per pass: a selector that shares the target's noise is biased.
         outputs_t = self.target(batch.observation_t, training=True)
         selector = self.online(batch.observation_t, training=True) if self._double else outputs_t
         action_t = tf.argmax(self._values(selector), axis=1, output_type=tf.int32)

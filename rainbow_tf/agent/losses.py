@@ -1,7 +1,7 @@
 """The paper's targets and losses: pure functions of tensors.
 
-Indices are those of time: `_tm1` before the action, `_t` after the n steps that follow it.
-The end of an episode is in `discount_t`, which is 0 there.
+Names are time-indexed: `_tm1` before the action, `_t` after the n steps that follow it.
+At the end of an episode `discount_t` is 0.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ tfd = tfp.distributions
 
 
 def q_values(support: tf.Tensor | np.ndarray | None, outputs: tf.Tensor) -> tf.Tensor:
-    """Mean return of every action, q(s, a) = z . p(s, a); without a support, outputs are means."""
+    """Mean return of every action, q(s, a) = z . p(s, a), or the outputs without a support."""
     tf.debugging.assert_rank(outputs, 3)  # [B, A, N]
     if support is None:
         return outputs[..., 0]
@@ -20,10 +20,10 @@ def q_values(support: tf.Tensor | np.ndarray | None, outputs: tf.Tensor) -> tf.T
 
 
 def project(support: tf.Tensor, atoms: tf.Tensor, probs: tf.Tensor) -> tf.Tensor:
-    """L2-projects masses on any atoms onto an evenly spaced support (Bellemare et al. 2017).
+    """L2-projects a distribution onto an evenly spaced support (Bellemare et al. 2017).
 
-    Each mass goes to its two neighbours in proportion to nearness; mass beyond the support
-    goes to its end. The total is kept, and inside the support so is the mean.
+    Each mass is split between its two neighbours in proportion to nearness; mass beyond the
+    support goes to its end. This keeps the total, and inside the support also the mean.
     """
     tf.debugging.assert_rank(support, 1)  # [N]
     tf.debugging.assert_rank(atoms, 2)  # [B, M]
@@ -54,7 +54,7 @@ def categorical_target(
 def categorical_td_loss(
     logits_tm1: tf.Tensor, action_tm1: tf.Tensor, target_probs: tf.Tensor
 ) -> tf.Tensor:
-    """KL divergence of the predicted from the target distribution, per example."""
+    """KL(target || prediction) of the action taken, per example."""
     tf.debugging.assert_rank(logits_tm1, 3)  # [B, A, N]
     tf.debugging.assert_rank(action_tm1, 1)
     tf.debugging.assert_rank(target_probs, 2)  # [B, N]
@@ -63,7 +63,7 @@ def categorical_td_loss(
 
 
 def entropy(probs: tf.Tensor) -> tf.Tensor:
-    """What the cross-entropy to a target has above the KL divergence: never less than 0."""
+    """Entropy of the target: cross-entropy minus KL divergence."""
     tf.debugging.assert_rank(probs, 2)  # [B, N]
     return tfd.Categorical(probs=probs).entropy()  # [B]
 
@@ -80,14 +80,14 @@ def td_error(
     tf.debugging.assert_rank(values_tm1, 2)  # [B, A]
     tf.debugging.assert_rank(values_t, 2)
     for vector in (action_tm1, reward_t, discount_t, action_t):
-        tf.debugging.assert_rank(vector, 1)  # a column would broadcast to [B, B] unseen
+        tf.debugging.assert_rank(vector, 1)  # a column would silently broadcast to [B, B]
     bootstrap = tf.gather(values_t, action_t, batch_dims=1)
     target = tf.stop_gradient(reward_t + discount_t * bootstrap)
     return target - tf.gather(values_tm1, action_tm1, batch_dims=1)
 
 
 def huber(error: tf.Tensor) -> tf.Tensor:
-    """Half the square within 1, linear beyond: DQN's clipped error as a loss."""
+    """Huber loss with threshold 1: DQN's clipped error as a loss."""
     size = tf.abs(error)
     return tf.where(size <= 1, 0.5 * tf.square(error), size - 0.5)
 
@@ -102,7 +102,7 @@ def losses_and_errors(
     outputs_t: tf.Tensor,
     action_t: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Loss and error of every example; the error, as `priority` measures it, is its priority."""
+    """Loss and error of every example; `priority` selects the error, its new priority."""
     error = td_error(
         q_values(support, outputs_tm1),
         action_tm1,

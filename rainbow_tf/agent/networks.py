@@ -1,6 +1,6 @@
-"""Networks: what is observed -> logits of the returns (or values) of every action.
+"""Networks: observations -> return logits (or values) of every action.
 
-For A3C: -> logits of the policy, and the value of the state.
+For A3C: observations -> policy logits and state values.
 """
 
 import functools
@@ -22,7 +22,7 @@ from rainbow_tf.agent.layers import (
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.types import WorldSpec
 
-# (filters, kernel, stride) of the convolutions, units of the dense torso, units of the head.
+# (filters, kernel, stride) per convolution, units of the dense torso, units of the head.
 _ARCHITECTURES: dict[str, tuple[tuple[tuple[int, int, int], ...], tuple[int, ...], int]] = {
     "nature": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), (), 512),
     "dqn2013": (((16, 8, 4), (32, 4, 2)), (), 256),
@@ -33,10 +33,10 @@ _ARCHITECTURES: dict[str, tuple[tuple[tuple[int, int, int], ...], tuple[int, ...
 
 
 class Network(keras.Model):
-    """Observations [B, S, *frame] -> what the head gives.
+    """Observations [B, S, *frame] -> outputs of the head.
 
-    A `ReturnHead` gives [B, A, N]: logits of N atoms, or values with N = 1. A `PolicyHead` gives
-    logits [B, A] and values [B].
+    A `ReturnHead` returns [B, A, N]: logits of N atoms, or values with N = 1. A `PolicyHead`
+    returns logits [B, A] and values [B].
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class Network(keras.Model):
         self.head = make_head(hidden_units=head_units, seed=int(next(seeds)))
 
     def call(self, observations, training=False, noise_per_example=False):
-        """Noise when `training`: one draw for the batch, or one for each example."""
+        """Adds noise if `training`: one draw for the batch, or one per example."""
         features = self._features(observations)
         if noise_per_example:
-            features = features[:, None]  # Groups of one: noisy layers draw noise per group.
+            features = features[:, None]  # groups of one: noisy layers draw noise per group
         for layer in self.torso:
             features = layer(features, training=training)
         outputs = self.head(features, training=training)
@@ -85,7 +85,7 @@ class Network(keras.Model):
             if len(inputs.shape) == 4:
                 inputs = inputs[..., None]  # grey frames have one channel
             inputs = ops.transpose(inputs, (0, 2, 3, 1, 4))  # [B, H, W, S, C]
-            # All but the batch is given: Keras needs XLA for channels that it does not know.
+            # Static except for the batch: Keras convolves unknown channels only with XLA.
             _, height, width, stack, channels = inputs.shape
             inputs = ops.reshape(inputs, (-1, height, width, stack * channels))
         for layer in self.convolutions:
@@ -94,13 +94,13 @@ class Network(keras.Model):
         return ops.reshape(inputs, (-1, math.prod(inputs.shape[1:])))
 
     def noise_scales(self) -> dict[str, float]:
-        """Mean absolute sigma of every noisy layer, by its path."""
+        """Mean absolute sigma of every noisy layer, by layer path."""
         layers = [layer for layer in self._flatten_layers() if hasattr(layer, "noise_scale")]
         return {layer.path: float(layer.noise_scale()) for layer in layers}
 
 
 def make_network(config: Config, spec: WorldSpec, *, seed: int, name: str) -> Network:
-    """The network of the settings, built for the world."""
+    """The network of the settings, built for the environment."""
     make_head: Callable[..., keras.layers.Layer]
     if config.algorithm == "a3c":
         make_head = functools.partial(PolicyHead, num_actions=spec.num_actions)
@@ -127,9 +127,9 @@ def make_network(config: Config, spec: WorldSpec, *, seed: int, name: str) -> Ne
 
 
 def _spread_biases(network: Network, rng: np.random.Generator) -> None:
-    """Starts biases in +-1/sqrt(fan_in), as DQN does and NoisyDense by itself.
+    """Draws biases from +-1/sqrt(fan_in), as in DQN and NoisyDense.
 
-    From zeros, a network of small inputs cannot tell a constant value for long.
+    With zero biases, a network with small inputs is slow to learn a constant.
     """
     for layer in network._flatten_layers():
         if isinstance(layer, (keras.layers.Dense, keras.layers.Conv2D)):
@@ -157,6 +157,6 @@ def _architecture(config: Config, spec: WorldSpec) -> str:
     if convolutions and size < 1:
         raise ConfigError(
             f"--network={name} needs larger images than frames of shape {spec.frame_shape}; "
-            "leave --network out to have one chosen."
+            "omit --network to choose one automatically."
         )
     return name

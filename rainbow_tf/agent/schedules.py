@@ -1,8 +1,8 @@
-"""Settings that change over a run."""
+"""Schedules of settings that change during a run."""
 
 
 def linear(start: float, end: float, progress: float) -> float:
-    """From start to end as progress goes from 0 to 1, and end from there on."""
+    """Interpolates from start to end for progress in [0, 1]; end beyond."""
     return start + (end - start) * min(1.0, progress)
 
 

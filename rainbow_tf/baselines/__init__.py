@@ -1,1 +1,1 @@
-"""Agents of other papers that are no kind of DQN."""
+"""Baseline agents that are not variants of DQN."""

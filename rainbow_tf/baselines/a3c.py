@@ -1,10 +1,9 @@
-"""A3C, feed-forward (Mnih et al. 2016): asynchronous actor-learners, and no replay.
+"""A3C, feed-forward (Mnih et al. 2016): asynchronous actor-learners without a replay.
 
-Every worker is a thread with a world of its own. It takes a copy of the shared weights, plays up
-to n steps with it, and adds its gradient to the shared weights, whatever others did to them
-meanwhile. Unlike the paper's, these updates wait for one another: they take a lock, so that no
-half of one is lost. Which worker comes first is left to chance, and so no two runs are alike,
-but those of one worker.
+Every worker is a thread with its own environment. It copies the shared weights, plays up to n
+steps with them, and applies its gradient to the shared weights, which others may have changed
+meanwhile. Unlike in the paper, a lock serialises the updates, so that none is partly lost. The
+order of updates is not deterministic; only runs with one worker are reproducible.
 """
 
 import dataclasses
@@ -38,23 +37,23 @@ from rainbow_tf.types import (
 tfd = tfp.distributions
 
 _VALUE_COST = 0.5
-_ROUND_UPDATES = 8  # of every worker between ticks: long enough to hide the wait for the last one
+_ROUND_UPDATES = 8  # per worker between ticks: enough to hide the wait for the last worker
 
 
 class Rollout(NamedTuple):
-    """Up to n steps of one lane, which no episode's end lies between."""
+    """Up to n consecutive steps within one episode."""
 
-    observation: np.ndarray  # [n + 1, S, *frame], the last observation last
+    observation: np.ndarray  # [n + 1, S, *frame], the bootstrap state last
     action_tm1: np.ndarray  # [n] int32
     reward_t: np.ndarray  # [n] float32, clipped; 0 after the rollout
     discount_t: np.ndarray  # [n] float32, 0 at a terminal; 1 after the rollout
-    length: np.int32  # steps that were played
+    length: np.int32  # steps played
 
 
 def n_step_returns(reward_t: tf.Tensor, discount_t: tf.Tensor, bootstrap: tf.Tensor) -> tf.Tensor:
-    """Returns of the states before each reward: G_tm1 = r_t + discount_t G_t, from the bootstrap.
+    """n-step returns: G_tm1 = r_t + discount_t G_t, computed backwards from the bootstrap.
 
-    Steps of reward 0 and discount 1 pass it through, so a shorter rollout is filled up with them.
+    Shorter rollouts are padded with reward 0 and discount 1, which leave the return unchanged.
     """
     tf.debugging.assert_rank(reward_t, 1)  # [n]
     tf.debugging.assert_rank(discount_t, 1)
@@ -73,13 +72,13 @@ def actor_critic_loss(
     *,
     entropy_cost: float,
 ) -> tf.Tensor:
-    """-log pi(a) (G - V), half of (G - V)^2 and the entropy's bonus, per step.
+    """-log pi(a) (G - V) + (G - V)^2 / 2 - entropy_cost * entropy, per step.
 
-    The advantage of the first term is a constant: the policy does not teach the critic.
+    No gradient flows through the advantage in the policy term.
     """
     tf.debugging.assert_rank(logits_tm1, 2)  # [n, A]
     for vector in (values_tm1, action_tm1, returns_tm1):
-        tf.debugging.assert_rank(vector, 1)  # a column would broadcast to [n, n] unseen
+        tf.debugging.assert_rank(vector, 1)  # a column would silently broadcast to [n, n]
     policy = tfd.Categorical(logits=logits_tm1)
     error = returns_tm1 - values_tm1
     policy_loss = -policy.log_prob(action_tm1) * tf.stop_gradient(error)
@@ -87,23 +86,23 @@ def actor_critic_loss(
 
 
 def sample(logits: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Actions [E] drawn from softmax policies [E, A], by the Gumbel trick."""
+    """Samples actions [E] from softmax policies [E, A] by the Gumbel-max trick."""
     return np.argmax(logits + rng.gumbel(size=logits.shape), axis=1).astype(np.int32)
 
 
 class PolicyActor:
-    """Draws actions for E lanes from the policy, as A3C is evaluated."""
+    """Samples actions for E lanes from the policy, as A3C is evaluated."""
 
     def __init__(self, *, network: Network, rng: np.random.Generator):
         self.rng = rng
         self._forward = tf.function(network, jit_compile=True, autograph=False)
 
     def act(self, observation: np.ndarray, epsilon: float = 0.0) -> np.ndarray:
-        """Actions [E] for observations [E, S, *frame]; each is uniform with chance epsilon."""
+        """Actions [E] for observations [E, S, *frame]; each is random with probability epsilon."""
         return self.decide(observation, epsilon).actions
 
     def decide(self, observation: np.ndarray, epsilon: float = 0.0) -> Decision:
-        """The actions of `act`, and the probabilities that they were drawn by."""
+        """The actions of `act`, and the probabilities they were sampled from."""
         logits, state_values = self._forward(tf.convert_to_tensor(observation))
         logits = logits.numpy()
         if epsilon > 0:
@@ -148,23 +147,23 @@ class SharedLearner:
 
     @property
     def variables(self) -> dict[str, list]:
-        """All that learning changes, by whose it is."""
+        """Everything that learning changes, by owner."""
         return {"online": self.online.variables, "optimizer": self.optimizer.variables}
 
     def weights(self) -> list[tf.Tensor]:
-        """The weights as they are now, which later updates do not change."""
+        """A snapshot of the weights, which later updates do not change."""
         with self._lock:
             return [tf.raw_ops.ReadVariableOp(resource=h, dtype=tf.float32) for h in self._handles]
 
     def logits(self, weights: Sequence[tf.Tensor], observation: np.ndarray) -> np.ndarray:
-        """The policy [1, A] of these weights for an observation [1, S, *frame]."""
+        """Policy logits [1, A] of these weights for an observation [1, S, *frame]."""
         (logits,) = self._policy(tf.convert_to_tensor(observation), *weights)
         return logits.numpy()
 
     def gradients(
         self, weights: Sequence[tf.Tensor], rollout: Rollout
     ) -> tuple[list[tf.Tensor], UpdateResult]:
-        """What these weights learn from a rollout that was played with them."""
+        """Gradients and result for a rollout that was played with these weights."""
         packed, *gradients = self._compute(*map(tf.convert_to_tensor, rollout), *weights)
         packed = packed.numpy()
         errors = np.abs(packed[: rollout.length])
@@ -176,7 +175,7 @@ class SharedLearner:
         return gradients, result
 
     def apply(self, gradients: Sequence[tf.Tensor], learning_rate: float) -> None:
-        """Adds gradients, of whichever worker, to the shared weights."""
+        """Applies the gradients of a worker to the shared weights."""
         with self._lock:
             self._apply(tf.constant(learning_rate, tf.float32), *gradients)
 
@@ -184,7 +183,7 @@ class SharedLearner:
         return self._call(weights, observation)[0]
 
     def _gradients(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
-        """Errors [n], loss and mean value in one vector, and the gradients."""
+        """Errors [n], loss and mean value in one vector, then the gradients."""
         rollout, weights = Rollout(*tensors[:5]), tensors[5:]
         played = tf.cast(tf.range(tf.shape(rollout.reward_t)[0]) < rollout.length, tf.float32)
         with tf.GradientTape() as tape:
@@ -213,9 +212,9 @@ class SharedLearner:
 
 
 def _compiled(function: Callable, *specs: tf.TensorSpec) -> Callable:
-    """Compiles a function of flat tensors for these, once and for all threads.
+    """Compiles a function of flat tensors once, for all threads.
 
-    Called flat: TensorFlow's usual call checks every argument, and takes four times as long.
+    Uses the flat call: TensorFlow's usual one checks every argument and takes four times as long.
     """
     compiled = tf.function(function, jit_compile=True, autograph=False)
     concrete = compiled.get_concrete_function(*specs)
@@ -228,18 +227,18 @@ def _compiled(function: Callable, *specs: tf.TensorSpec) -> Callable:
 
 
 class Round:
-    """The steps that workers share out among themselves until the next tick."""
+    """The steps that the workers share until the next tick."""
 
     def __init__(self, start: Counters, limit: int):
         self._lock = threading.Lock()
         self._limit = limit
-        self._claimed = start.steps  # played or about to be
+        self._claimed = start.steps  # played or being played
         self.reached = start
         self.episodes: list[Episode] = []
         self.results: list[UpdateResult] = []
 
     def begin(self, num_steps: int) -> bool:
-        """Whether a rollout of so many steps may begin."""
+        """Claims the steps of a rollout; returns False at the end of the round."""
         with self._lock:
             if self._claimed >= self._limit:
                 return False
@@ -247,7 +246,7 @@ class Round:
             return True
 
     def add(self, steps: int, unplayed: int, episodes: list[Episode], result: UpdateResult) -> None:
-        """Takes in a rollout, with the steps that it was begun for and did not play."""
+        """Adds a finished rollout; returns its claimed but unplayed steps to the round."""
         with self._lock:
             self._claimed -= unplayed
             self.reached = Counters(self.reached.steps + steps, self.reached.updates + 1)
@@ -256,7 +255,7 @@ class Round:
 
 
 class Worker:
-    """One actor-learner: a world, a random stream, and a rollout under way."""
+    """One actor-learner with its own environment and random stream."""
 
     def __init__(
         self, *, config: Config, world: World, learner: SharedLearner, rng: np.random.Generator
@@ -268,12 +267,12 @@ class Worker:
         self._total_steps = config.steps(config.frames)
 
     def reset(self) -> None:
-        """Starts a new episode."""
+        """Restarts the environment."""
         self._output = self.world.reset()
         self._tracker = EpisodeTracker(1)
 
     def work(self, round_: Round) -> None:
-        """Plays and learns for as long as the round goes on."""
+        """Plays and learns until the round ends."""
         n_step = self._config.n_step
         while round_.begin(n_step):
             weights = self._learner.weights()
@@ -285,11 +284,11 @@ class Worker:
             round_.add(length, n_step - length, episodes, result)
 
     def play(self, weights: Sequence[tf.Tensor]) -> tuple[Rollout, list[Episode]]:
-        """Plays n steps, or fewer to the end of an episode or of a life."""
+        """Plays n steps, or fewer if an episode or a life ends."""
         config, spec = self._config, self.world.spec
         n_step = config.n_step
         if self._output.episode_over[0]:
-            self._output = self.world.step(np.zeros(1, np.int32))  # a restart, whatever the action
+            self._output = self.world.step(np.zeros(1, np.int32))  # restarts; the action is ignored
         frames = (spec.frame_stack, *spec.frame_shape)
         observation = np.zeros((n_step + 1, *frames), spec.frame_dtype)
         action_tm1 = np.zeros(n_step, np.int32)
@@ -314,7 +313,7 @@ class Worker:
 
 
 class Crew(NamedTuple):
-    """What a run of A3C is made of."""
+    """The parts of an A3C run."""
 
     workers: list[Worker]
     learner: SharedLearner
@@ -323,17 +322,17 @@ class Crew(NamedTuple):
 
     @property
     def spec(self) -> WorldSpec:
-        """What is played."""
+        """The spec of the environment."""
         return self.workers[0].world.spec
 
     @property
     def generators(self) -> dict[str, np.random.Generator]:
-        """All that is random."""
+        """All random generators."""
         workers = {f"worker_{i}": worker.rng for i, worker in enumerate(self.workers)}
         return {**workers, "evaluation_actor": self.evaluation_actor.rng}
 
     def seconds(self, config: Config, batch: Batch) -> tuple[float, float]:
-        """Seconds of a step, which is always one of learning; no batch is drawn here."""
+        """Seconds per step without and with learning: the same, as every step learns."""
         ticks = train(dataclasses.replace(config, frames=10**9), self)
         before = next(ticks).counters.steps  # the first tick compiles
         started = time.perf_counter()
@@ -342,15 +341,15 @@ class Crew(NamedTuple):
         return seconds, seconds
 
     def close(self) -> None:
-        """Ends the worlds."""
+        """Closes the environments."""
         for worker in self.workers:
             worker.world.close()
 
 
 def build_crew(config: Config, start_steps: int = 0) -> Crew:
-    """As many workers as lanes, every one with random streams of its own.
+    """One worker per lane, each with its own random stream.
 
-    A world that starts again after so many steps does not play its first episodes again.
+    `start_steps` changes the environment seeds: a resumed run plays new episodes.
     """
     seeds = np.random.SeedSequence(config.seed)
     network_seed, *world_seeds = (int(s) // 2 for s in seeds.generate_state(1 + config.num_envs))
@@ -379,7 +378,7 @@ def build_crew(config: Config, start_steps: int = 0) -> Crew:
 
 
 def train(config: Config, crew: Crew, start: Counters = BEGINNING) -> Iterator[Tick]:
-    """Lets the workers play and learn; at a tick all of them rest between two rollouts."""
+    """Runs the workers; at a tick all of them are idle between two rollouts."""
     total_steps = config.steps(config.frames)
     reached = start
     for worker in crew.workers:
@@ -389,14 +388,14 @@ def train(config: Config, crew: Crew, start: Counters = BEGINNING) -> Iterator[T
             round_ = Round(reached, _round_limit(config, reached.steps))
             work = [threads.submit(worker.work, round_) for worker in crew.workers]
             for future in work:
-                future.result()  # or the error that it ended with
+                future.result()  # raises the worker's error
             reached = round_.reached
             frames = reached.steps * config.frames_per_step
             yield Tick(frames, reached, round_.episodes, round_.results, epsilon=0.0, beta=0.0)
 
 
 def _round_limit(config: Config, steps: int) -> int:
-    """Where the next tick is due: soon, and where a row, an evaluation or a checkpoint is."""
+    """Step of the next tick: soon, and no later than the next log row, evaluation or checkpoint."""
     periods = (
         config.log_period_frames,
         config.eval_period_frames,

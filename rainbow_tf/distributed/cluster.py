@@ -1,4 +1,4 @@
-"""A Ray cluster to work on: one of this process's own, or one that is there."""
+"""Connects to Ray: a cluster of this process's own, or a running one."""
 
 import logging
 import os
@@ -13,15 +13,15 @@ _ANSWER_SECONDS = 10.0
 
 
 def import_ray(wanted_by: str) -> ModuleType:
-    """Ray, or a sentence that names who wants it and what to install."""
-    # Ray reads these when it is imported. What a user has set stays as it is.
+    """Ray, or an error that names what needs it and how to install it."""
+    # Ray reads these on import. Values set by the user are kept.
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # TensorFlow must not see a GPU that its process has not asked for.
+    # TensorFlow must not see a GPU that its process did not request.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
-    # A run is worth as much here as without Ray, which would give way to all else.
+    # Ray lowers the priority of its workers by default.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    # Pages of what was lost and why, which a command of ours says in a sentence.
+    # Our commands report losses in one sentence; Ray would print pages.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
     try:
         import ray
@@ -36,12 +36,12 @@ def import_ray(wanted_by: str) -> ModuleType:
 def connect(
     address: str | None, *, wanted_by: str, num_cpus: int | None = None, object_bytes: int
 ) -> ModuleType:
-    """Joins the cluster at an address, or starts one that nobody beyond this machine can reach.
+    """Joins the cluster at an address, or starts one that only this machine can reach.
 
-    The number of CPUs and the size of the object store are those of a cluster that is started.
+    `num_cpus` and `object_bytes` apply to a cluster that is started.
     """
     if address is None:
-        os.environ[_LOOPBACK] = "0"  # what the name says of two systems holds on all of them
+        os.environ[_LOOPBACK] = "0"  # despite its name it applies to all systems
     ray = import_ray(wanted_by)
     if ray.is_initialized():
         return ray
@@ -55,14 +55,14 @@ def connect(
     try:
         if address is not None:
             _check_answers(address)
-        # Not None for a cluster of our own: RAY_ADDRESS would name another one.
+        # Not None for our own cluster: RAY_ADDRESS could name another one.
         ray.init(address=address or "local", **options)
-    except Exception as error:  # what Ray raises is of many kinds, some of none
+    except Exception as error:  # Ray raises many types, some bare Exceptions
         reason = " ".join(str(error).split())
         if address is None:
             raise ConfigError(
-                f"{wanted_by} could not start Ray on this machine ({reason}); try again when it is "
-                "less busy."
+                f"{wanted_by} could not start Ray on this machine ({reason}); retry when it "
+                "is less busy."
             ) from error
         raise ConfigError(
             f"--address={address} cannot be used ({reason}); give the address of a running Ray "
@@ -72,7 +72,7 @@ def connect(
 
 
 def _check_answers(address: str) -> None:
-    """Raises OSError at once where nobody listens: Ray would wait for minutes, and then abort."""
+    """Raises OSError at once if nothing listens: Ray would wait for minutes, then abort."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():
         socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()

@@ -1,1 +1,1 @@
-"""What is played: Atari as the paper plays it, and Gymnasium."""
+"""Environments: Atari with the paper's preprocessing, and Gymnasium."""

@@ -10,11 +10,11 @@ from rainbow_tf.config import Config
 from rainbow_tf.types import StepOutput, WorldSpec
 
 FRAME_SHAPE = (84, 84)
-SCREEN_SHAPE = (210, 160)  # of every game
+SCREEN_SHAPE = (210, 160)  # the same for every game
 
 
 class AtariWorld:
-    """E lanes of one game; in training a lost life may be terminal, but never resets the game."""
+    """E lanes of one game. In training a lost life can be terminal; it never resets the game."""
 
     def __init__(
         self,
@@ -28,11 +28,11 @@ class AtariWorld:
     ) -> None:
         assert config.game is not None
         self._life_loss_is_terminal = training and config.terminal_on_life_loss
-        # Spread, because consecutive seeds would give neighbouring runs the same lanes.
+        # Hashed: with consecutive lane seeds, runs 1 and 2 would share most of their lanes.
         self._seeds = np.random.SeedSequence(seed).generate_state(num_envs).astype(np.int64) >> 1
         make = functools.partial(_make_lanes, config, num_envs, num_threads)
         self._env = make(shape=FRAME_SHAPE, grayscale=True, stack_num=config.stack)
-        # Same seeds, same actions: the same games, in colour and as large as the emulator's.
+        # The same games (same seeds, same actions) in colour at the emulator's resolution.
         self._screens = make(shape=SCREEN_SHAPE, grayscale=False, stack_num=1) if screens else None
         self._screen = np.zeros((*SCREEN_SHAPE, 3), np.uint8)
         actions = self._env.ale.get_action_set()
@@ -47,7 +47,7 @@ class AtariWorld:
         self._episode_over = np.zeros(num_envs, bool)
 
     def reset(self) -> StepOutput:
-        """Starts every lane anew from the constructor's seed."""
+        """Restarts every lane from the constructor's seed."""
         observation, info = self._env.reset(seed=self._seeds)
         if self._screens is not None:
             self._screen = self._screens.reset(seed=self._seeds)[0][0, -1]
@@ -63,7 +63,7 @@ class AtariWorld:
         )
 
     def step(self, actions: np.ndarray) -> StepOutput:
-        """Holds each lane's action for `action_repeat` frames; a lane that was over restarts."""
+        """Repeats each action for `action_repeat` frames; a lane whose episode ended restarts."""
         actions = actions.astype(np.int64)
         observation, reward, game_over, cut, info = self._env.step(actions)
         if self._screens is not None:
@@ -71,7 +71,7 @@ class AtariWorld:
         is_first, self._episode_over = self._episode_over, game_over | cut
         terminal = game_over
         if self._life_loss_is_terminal:
-            # Not across a restart: an episode may be cut with more lives than it began with.
+            # Not at a restart: a truncated episode can have more lives than a new one.
             terminal = game_over | ((info["lives"] < self._lives) & ~is_first)
         self._lives = info["lives"]
         return StepOutput(
@@ -83,11 +83,11 @@ class AtariWorld:
         )
 
     def screen(self) -> np.ndarray:
-        """The first lane's screen [210, 160, 3], the larger of its last two frames."""
+        """The first lane's screen [210, 160, 3], the maximum of its last two frames."""
         return self._screen
 
     def close(self) -> None:
-        """Ends the lanes."""
+        """Closes the emulators."""
         self._env.close()
         if self._screens is not None:
             self._screens.close()
@@ -116,11 +116,11 @@ def _make_lanes(
         stack_num=stack_num,
         frameskip=config.action_repeat,
         maxpool=True,
-        noop_max=config.noop_max + 1,  # It draws from 0 to noop_max - 1.
+        noop_max=config.noop_max + 1,  # exclusive in ale-py
         use_fire_reset=False,
         reward_clipping=False,
         episodic_life=False,
-        # Off, so that `terminated` is game over and nothing else; its life loss also misses
-        # the step to 0 lives in games that are still played then (Bank Heist, Atlantis).
+        # Off: `terminated` then means game over only. ale-py's life loss also misses the last
+        # life in games that continue with 0 lives (Bank Heist, Atlantis).
         life_loss_info=False,
     )

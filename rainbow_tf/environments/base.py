@@ -1,4 +1,4 @@
-"""What is played: the protocol of an environment, its factory, and the scores of its episodes."""
+"""The environment protocol, its factory, and the tracker of episode scores."""
 
 from typing import Protocol
 
@@ -11,27 +11,27 @@ from rainbow_tf.types import Episode, StepOutput, WorldSpec
 
 
 class World(Protocol):
-    """E lanes stepped together; every output may be kept, none is written to again."""
+    """E lanes stepped together. Callers may keep outputs: they are never overwritten."""
 
     spec: WorldSpec
 
     def reset(self) -> StepOutput:
-        """Starts every lane anew, each time from the same seed."""
+        """Restarts every lane, always from the same seed."""
 
     def step(self, actions: np.ndarray) -> StepOutput:
         """Plays one action per lane, [E] int; a lane whose episode is over restarts instead."""
 
     def screen(self) -> np.ndarray:
-        """The first lane as a person sees it, [H, W, 3] uint8, of worlds made with `screens`."""
+        """The first lane rendered for viewing, [H, W, 3] uint8; needs `screens=True`."""
 
     def close(self) -> None:
-        """Ends the lanes."""
+        """Releases the lanes."""
 
 
 def make_world(
     config: Config, *, num_envs: int, seed: int, training: bool, screens: bool = False
 ) -> World:
-    """The world that the settings ask for; only in training is a lost life terminal."""
+    """The environment of the settings. A lost life is terminal only in training."""
     if config.game is not None:
         return AtariWorld(
             config=config, num_envs=num_envs, seed=seed, training=training, screens=screens
@@ -40,14 +40,14 @@ def make_world(
 
 
 class EpisodeTracker:
-    """Adds up true scores of E lanes, over lost lives, until the game is over."""
+    """Sums the unclipped rewards of E lanes, across lost lives, until each episode ends."""
 
     def __init__(self, num_lanes: int):
         self._scores = np.zeros(num_lanes)
         self._lengths = np.zeros(num_lanes, np.int64)
 
     def observe(self, output: StepOutput) -> list[Episode]:
-        """Takes a step in; gives the episodes that it finished."""
+        """Adds a step; returns the episodes that it finished."""
         self._scores += output.reward
         self._lengths += ~output.is_first
         lanes = np.flatnonzero(output.episode_over)

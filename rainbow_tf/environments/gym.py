@@ -1,4 +1,4 @@
-"""Gymnasium environments with discrete actions: classic control, MinAtar, one's own."""
+"""Gymnasium environments with discrete actions: classic control, MinAtar, your own."""
 
 import difflib
 import functools
@@ -18,7 +18,7 @@ _MINATAR_ACTIONS = ("NOOP", "LEFT", "UP", "RIGHT", "DOWN", "FIRE")
 
 
 class GymWorld:
-    """E lanes of one environment; a frame is one step, and the frame cap counts steps."""
+    """E lanes of one environment. A frame is one step, so the frame cap counts steps."""
 
     def __init__(self, *, config: Config, num_envs: int, seed: int, screens: bool = False) -> None:
         assert config.environment is not None
@@ -28,14 +28,14 @@ class GymWorld:
                 "give --game with the snake-case name instead, such as --game=qbert."
             )
         if screens:
-            # Drawn to an array: the drawing library need not look for a display, and complain.
+            # Rendering goes to an array: pygame must not look for a display.
             os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
         if config.environment.startswith("MinAtar/"):
             _register_minatar()
         self._make = functools.partial(
             _make_lanes, config.environment, num_envs, config.max_episode_frames, screens
         )
-        # Spread, because consecutive seeds would give neighbouring runs the same lanes.
+        # Hashed: with consecutive lane seeds, runs 1 and 2 would share most of their lanes.
         lane_seeds = np.random.SeedSequence(seed).generate_state(num_envs) >> 1
         self._seeds: list[int | None] = [int(lane_seed) for lane_seed in lane_seeds]
         self._env = self._make()
@@ -52,12 +52,11 @@ class GymWorld:
         )
         self._stack = np.zeros((num_envs, config.stack, *frame.shape), self.spec.frame_dtype)
         self._episode_over = np.zeros(num_envs, bool)
-        self._actions = np.zeros(num_envs, np.int64)
 
     def reset(self) -> StepOutput:
-        """Starts every lane anew from the constructor's seed."""
+        """Restarts every lane from the constructor's seed."""
         if not self._is_fresh:
-            # What a reset does not clear must not reach a restart: MinAtar's last action, say.
+            # A reset does not clear all state: MinAtar, for one, keeps its last action.
             self._env.close()
             self._env = self._make()
         self._is_fresh = False
@@ -74,9 +73,8 @@ class GymWorld:
         )
 
     def step(self, actions: np.ndarray) -> StepOutput:
-        """Steps every lane once; a lane that was over restarts."""
-        actions = actions + self._first_action
-        frame, reward, terminated, truncated, _ = self._env.step(actions)
+        """Steps every lane once; a lane whose episode ended restarts."""
+        frame, reward, terminated, truncated, _ = self._env.step(actions + self._first_action)
         is_first, self._episode_over = self._episode_over, terminated | truncated
         return StepOutput(
             observation=self._observe(frame, is_first),
@@ -87,27 +85,27 @@ class GymWorld:
         )
 
     def screen(self) -> np.ndarray:
-        """The first lane as its environment draws it."""
+        """The first lane as its environment renders it."""
         env = self._env.envs[0]
         try:
             screen = np.asarray(env.render())
         except gymnasium.error.DependencyNotInstalled as error:
             raise ConfigError(
                 f"{env.spec.id if env.spec else 'The environment'} cannot be drawn "
-                f"({_one_line(error)}); install what it needs to be seen."
+                f"({_one_line(error)}); install its rendering dependencies."
             ) from error
-        # MinAtar's colours are shares of one.
+        # MinAtar renders floats in [0, 1].
         return screen if screen.dtype == np.uint8 else (255 * screen).astype(np.uint8)
 
     def close(self) -> None:
-        """Ends the lanes."""
+        """Closes the environments."""
         self._env.close()
 
     def _observe(self, frame: np.ndarray, is_first: np.ndarray) -> np.ndarray:
-        """The stack with the new frame; always a new array, `frame` is the lanes' own buffer."""
+        """The stack with the new frame, in a new array: Gymnasium reuses the buffer `frame`."""
         if self.spec.frame_stack == 1:
             return np.array(frame, self.spec.frame_dtype)[:, None]  # [E, 1, *frame]
-        # Not FrameStackObservation: its zeros are the lower bound where that is above 0.
+        # Not FrameStackObservation: it pads with the lower bound where that is above 0.
         stack = np.empty_like(self._stack)  # [E, S, *frame]
         stack[:, :-1] = self._stack[:, 1:]
         stack[is_first, :-1] = 0
@@ -120,7 +118,7 @@ def _make_lanes(
     environment: str, num_envs: int, max_episode_steps: int, screens: bool
 ) -> SyncVectorEnv:
     with warnings.catch_warnings():
-        # Advice for authors of environments: old versions, bounds that lose precision.
+        # Warnings meant for authors of environments: old versions, imprecise bounds.
         warnings.simplefilter("ignore")
         try:
             lanes = gymnasium.make_vec(
@@ -137,7 +135,7 @@ def _make_lanes(
                 f"--environment={environment} needs a package that is not installed "
                 f"({_one_line(error)}); install it or give another --environment."
             ) from error
-        except Exception as error:  # Any code may run in there, and fail in any way.
+        except Exception as error:  # a constructor can raise anything
             if environment not in gymnasium.registry and isinstance(error, gymnasium.error.Error):
                 close = difflib.get_close_matches(environment, gymnasium.registry, n=1)
                 hint = "give the id of a registered one, such as --environment=CartPole-v1."
@@ -158,8 +156,7 @@ def _register_minatar() -> None:
     if "MinAtar/Breakout-v1" in gymnasium.registry:
         return
     with warnings.catch_warnings():
-        # Its plotting packages warn when they are imported.
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # from its plotting packages
         try:
             import minatar.gym
         except ImportError as error:
@@ -187,13 +184,13 @@ def _check_observation(environment: str, space: gymnasium.Space) -> spaces.Box:
     if len(space.shape) not in (1, 2, 3):
         raise ConfigError(
             f"--environment={environment} has observations of shape {space.shape}, but vectors "
-            "and images are needed; give another --environment or wrap it to return those."
+            "and images are needed; give another --environment or wrap it to return one."
         )
     return space
 
 
 def _frame_dtype(space: spaces.Box) -> np.dtype:
-    """Images of bytes or bools stay as small as they are; all else is float32."""
+    """Byte and boolean images keep their dtype; everything else becomes float32."""
     if len(space.shape) > 1 and space.dtype in (np.uint8, np.bool_):
         return np.dtype(space.dtype)
     return np.dtype(np.float32)

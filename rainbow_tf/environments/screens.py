@@ -1,4 +1,4 @@
-"""The training's area-resize of screens, to the last bit, without OpenCV."""
+"""Area resizing of screens, bit for bit as in training, without OpenCV."""
 
 import functools
 
@@ -6,9 +6,9 @@ import numpy as np
 
 
 def shrink(screen: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """A grey screen [H, W] uint8 in a smaller shape, each pixel the mean of the area under it."""
+    """Shrinks a grey screen [H, W] uint8; each pixel is the mean of the area it covers."""
     height, width = shape
-    # Columns first, as OpenCV does: float sums in another order round some halves the other way.
+    # Columns first, as in OpenCV: another order of float sums rounds some halves differently.
     shrunk = _shrink_rows(_shrink_rows(screen.T.astype(np.float32), width).T, height)
     return np.rint(shrunk).astype(np.uint8)
 
@@ -22,9 +22,9 @@ def _shrink_rows(image: np.ndarray, size: int) -> np.ndarray:
 
 @functools.cache
 def area_taps(size: int, target_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """The pixels under each target pixel and the share of it that each covers, both [K, target].
+    """Source pixels under each target pixel and their weights, both [K, target].
 
-    Shares of less than a thousandth of a pixel are rounding, as in OpenCV.
+    Overlaps below a thousandth of a pixel count as rounding errors, as in OpenCV.
     """
     scale = size / target_size
     starts = np.arange(target_size) * scale

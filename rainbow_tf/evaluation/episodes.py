@@ -1,4 +1,4 @@
-"""Plays whole games without learning, and holds what the agent expects against what it gets."""
+"""Plays whole episodes without learning, and compares predicted values with returns."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -10,8 +10,8 @@ from rainbow_tf.environments.base import World
 from rainbow_tf.types import Policy
 
 
-class JudgedEpisode(NamedTuple):
-    """A whole game: its unclipped score, its agent steps, and the values of its states.
+class EvaluatedEpisode(NamedTuple):
+    """An episode: unclipped score, agent steps, and its predicted and obtained returns.
 
     Means are over the states in which the agent chose an action.
     """
@@ -19,8 +19,8 @@ class JudgedEpisode(NamedTuple):
     score: float
     length: int
     value_mean: float  # of max_a q(s, a)
-    return_mean: float  # discounted, of the rewards that learning sees
-    outside_support: float | None  # share of the returns; None for agents without a support
+    return_mean: float  # discounted, with rewards clipped as in learning
+    outside_support: float | None  # share of returns; None without a support
 
 
 def discounted_returns(
@@ -35,22 +35,22 @@ def discounted_returns(
 
 
 class _Lane:
-    """What a lane saw since its episode began."""
+    """Values, rewards and discounts of a lane's current episode."""
 
     def __init__(self) -> None:
         self.values: list[float] = []
         self.rewards: list[float] = []
         self.discounts: list[float] = []
 
-    def judge(self, config: Config, bootstrap: float) -> JudgedEpisode:
-        """The episode up to here; `bootstrap` is the value of the observation at its end."""
+    def finish(self, config: Config, bootstrap: float) -> EvaluatedEpisode:
+        """The finished episode; `bootstrap` is the value of its last observation."""
         rewards = np.array(self.rewards)
         seen = np.clip(rewards, -1, 1) if config.clip_rewards else rewards
         returns = discounted_returns(seen, np.array(self.discounts), bootstrap)
         outside = None
         if config.distributional:
             outside = float(np.mean((returns < config.v_min) | (returns > config.v_max)))
-        return JudgedEpisode(
+        return EvaluatedEpisode(
             score=float(rewards.sum()),
             length=len(rewards),
             value_mean=float(np.mean(self.values)),
@@ -59,8 +59,8 @@ class _Lane:
         )
 
 
-class JudgedGames:
-    """E lanes under way; returns end where the world says `terminal`."""
+class EvaluationGames:
+    """E lanes at play; returns end where the environment reports `terminal`."""
 
     def __init__(self, policy: Policy, world: World, *, config: Config):
         self._policy = policy
@@ -69,18 +69,18 @@ class JudgedGames:
         self.steps = 0  # agent steps of all lanes
         output = world.reset()
         self._lanes = [_Lane() for _ in output.reward]
-        self._actions, self._values = self._judge(output.observation)
+        self._actions, self._values = self._decide(output.observation)
 
-    def _judge(self, observation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _decide(self, observation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         decision = self._policy.decide(observation, self._config.eval_epsilon)
         return decision.actions, decision.state_values
 
-    def step(self) -> list[tuple[int, JudgedEpisode]]:
-        """Plays one step; gives the lanes whose episodes it finished, with these episodes."""
+    def step(self) -> list[tuple[int, EvaluatedEpisode]]:
+        """Plays one step; returns the episodes that it finished, with their lanes."""
         values_tm1 = self._values
         output = self._world.step(self._actions)
-        # Judged at once: an episode that was cut takes the value of its last observation.
-        self._actions, self._values = self._judge(output.observation)
+        # Before the next step: a truncated episode bootstraps from its last observation.
+        self._actions, self._values = self._decide(output.observation)
         finished = []
         for i in np.flatnonzero(~output.is_first):
             lane = self._lanes[i]
@@ -89,23 +89,23 @@ class JudgedGames:
             lane.discounts.append(0.0 if output.terminal[i] else self._config.discount)
             self.steps += 1
             if output.episode_over[i]:
-                finished.append((int(i), lane.judge(self._config, float(self._values[i]))))
+                finished.append((int(i), lane.finish(self._config, float(self._values[i]))))
                 self._lanes[i] = _Lane()
         return finished
 
 
-def outside_support(episodes: Sequence[JudgedEpisode]) -> float | None:
-    """Mean share of returns that leave the support; None for agents without one."""
+def outside_support(episodes: Sequence[EvaluatedEpisode]) -> float | None:
+    """Mean share of returns outside the support; None without one."""
     shares = [e.outside_support for e in episodes if e.outside_support is not None]
     return float(np.mean(shares)) if shares else None
 
 
 def play_episodes(
-    games: JudgedGames, *, num_lanes: int, episodes: int
-) -> Iterator[tuple[int, JudgedEpisode]]:
-    """Yields (number, episode) as episodes finish: number n is lane n % E's (n // E)th.
+    games: EvaluationGames, *, num_lanes: int, episodes: int
+) -> Iterator[tuple[int, EvaluatedEpisode]]:
+    """Yields (number, episode) as episodes finish: number n is the (n // E)th of lane n % E.
 
-    Which episodes count is settled before they are played: the first to finish are the short ones.
+    Which episodes count is fixed in advance: the first to finish are the short ones.
     """
     played = [0] * num_lanes
     counted = 0
@@ -118,12 +118,14 @@ def play_episodes(
                 yield number, episode
 
 
-def play_budget(games: JudgedGames, *, num_lanes: int, steps: int) -> Iterator[list[JudgedEpisode]]:
+def play_budget(
+    games: EvaluationGames, *, num_lanes: int, steps: int
+) -> Iterator[list[EvaluatedEpisode]]:
     """Yields the episodes that each step finishes, of all that begin within `steps`.
 
-    The budget is shared by the lanes. An episode that began within it is played to its end and
-    counts; dropping it would favour short episodes. What remains is that few episodes fit when
-    they are long: with 4 lanes and half of the games ten times as long, 3 %.
+    The lanes share the budget. An episode that begins within it is played to its end and counts;
+    dropping it would favour short episodes. A small bias remains, because fewer long episodes fit:
+    3 % with 4 lanes if half of the episodes are ten times as long as the others.
     """
     playing = set(range(num_lanes))
     while playing:

@@ -1,4 +1,4 @@
-"""Plays whole games without learning."""
+"""Evaluation during training."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -10,18 +10,18 @@ from rainbow_tf.agent.networks import Network
 from rainbow_tf.agent.schedules import has_passed
 from rainbow_tf.config import Config
 from rainbow_tf.environments.base import make_world
-from rainbow_tf.evaluation.episodes import JudgedEpisode, JudgedGames, play_budget
+from rainbow_tf.evaluation.episodes import EvaluatedEpisode, EvaluationGames, play_budget
 from rainbow_tf.evaluation.statistics import protocol_name
 from rainbow_tf.runs.store import Best, kept_best
 from rainbow_tf.runs.weights import write_best
 from rainbow_tf.types import Policy
 
-# Of one lane that plays few long episodes, the mean is up to 7 % too high: see `play_budget`.
+# With a single lane and few long episodes the mean is up to 7 % too high: see `play_budget`.
 _FEWEST_LANES = 4
 
 
 class Evaluator:
-    """Suspends learning every period, plays, and keeps the best weights in `best/`."""
+    """Evaluates the policy every period, and stores the best weights in `best/`."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class Evaluator:
         config: Config,
         policy: Policy,
         network: Network,
-        write: Callable[[int, Sequence[JudgedEpisode], float], None],
+        write: Callable[[int, Sequence[EvaluatedEpisode], float], None],
         is_stopping: Callable[[], bool],
         say: Callable[[str], None],
         show: Callable[[int, int], None] = lambda played, planned: None,
@@ -42,25 +42,25 @@ class Evaluator:
         self._say = say
         self._show = show
         self.best: Best | None = None
-        self._kept: Best | None = None  # what `best/` holds
+        self._kept: Best | None = None  # the evaluation in `best/`
         self._evaluated = 0  # frames of the last evaluation
 
     def state(self) -> dict[str, Any]:
-        """What a resumed run must know, as JSON holds it."""
+        """State for a checkpoint, as JSON."""
         return {"best": self.best, "evaluated": self._evaluated}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `state` gave."""
+        """Restores what `state` returned."""
         self.best = None if state["best"] is None else Best(*state["best"])
         kept = kept_best(self._config.folder)
-        # Where an older checkpoint had to be used, what is kept may be better than all it knows.
+        # After falling back to an older checkpoint, `best/` may be newer and better.
         if kept is not None and (self.best is None or kept.score_mean > self.best.score_mean):
             self.best = kept
         self._kept = self.best
         self._evaluated = state["evaluated"]
 
     def observe(self, frames: int) -> bool:
-        """Evaluates if a period has passed; tells whether it did."""
+        """Evaluates if a period has passed; returns whether it did."""
         if not self.is_due(frames):
             return False
         episodes = self._play(frames)
@@ -72,17 +72,17 @@ class Evaluator:
         """Whether a period has passed since the last evaluation."""
         return has_passed(self._config.eval_period_frames, self._evaluated, frames)
 
-    def _play(self, frames: int) -> list[JudgedEpisode] | None:
+    def _play(self, frames: int) -> list[EvaluatedEpisode] | None:
         config = self._config
         self._say(f"evaluation at {frames:,} frames: playing {config.eval_frames:,} frames ...")
         started = time.perf_counter()
-        # Other starts every time, and the same ones when the run is repeated.
+        # New starts for every evaluation, and the same ones if the run is repeated.
         seed = (config.seed * 1_000_003 + frames) % 2**31
-        # As in training, so that values are held against returns that end where they do.
+        # Terminals as in training, so that values and returns end at the same place.
         lanes = max(_FEWEST_LANES, config.num_envs)
         world = make_world(config, num_envs=lanes, seed=seed, training=True)
-        games = JudgedGames(self._policy, world, config=config)
-        episodes: list[JudgedEpisode] = []
+        games = EvaluationGames(self._policy, world, config=config)
+        episodes: list[EvaluatedEpisode] = []
         try:
             budget = config.steps(config.eval_frames)
             for finished in play_budget(games, num_lanes=lanes, steps=budget):
@@ -105,7 +105,7 @@ class Evaluator:
     def keep_best(self, frames: int) -> None:
         """Writes `best/` if the network at these frames is the best.
 
-        After the checkpoint: a run that was killed between them has these weights again.
+        Call it after the checkpoint: a run killed in between still has these weights.
         """
         if self.best is None or self.best.frames != frames:
             return
@@ -114,7 +114,7 @@ class Evaluator:
         except OSError as error:
             self._say(
                 f"The best weights could not be written to {self._config.folder}: "
-                f"{error.strerror}. The best that is there stays the best."
+                f"{error.strerror}. The previous best is kept."
             )
             self.best = self._kept
         self._kept = self.best

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from rainbow_tf.config import Config
-from rainbow_tf.evaluation.episodes import JudgedEpisode, outside_support
+from rainbow_tf.evaluation.episodes import EvaluatedEpisode, outside_support
 
 
-def score_summary(episodes: Sequence[JudgedEpisode]) -> dict[str, Any]:
+def score_summary(episodes: Sequence[EvaluatedEpisode]) -> dict[str, Any]:
     """Mean, median, standard error and range of the scores, and the means of the value check."""
     scores = np.array([episode.score for episode in episodes])
     return {

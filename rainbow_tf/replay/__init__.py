@@ -1,1 +1,1 @@
-"""The memory: frames, priorities, n-step transitions."""
+"""The replay buffer: frames, priorities and n-step transitions."""

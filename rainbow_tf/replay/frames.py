@@ -1,4 +1,4 @@
-"""Frames of E lanes in one ring each; an observation is put together when it is read."""
+"""Rings of single frames, one per lane; observations are stacked when they are read."""
 
 from typing import Protocol
 
@@ -7,26 +7,26 @@ import numpy as np
 
 
 class FrameRing(Protocol):
-    """`length` frames per lane, written in lockstep; every frame is held once."""
+    """`length` frames per lane, written in lockstep; every frame is stored once."""
 
     def write(self, position: int, frames: np.ndarray) -> None:
-        """Puts one new frame of every lane into its ring."""
+        """Writes one new frame per lane."""
 
     def gather(self, slots: np.ndarray, ages: np.ndarray, out: np.ndarray) -> None:
         """Fills out [M, S, *frame] with the stacks that end at `slots`.
 
-        `ages` counts the frames of the same episode before each slot's; older ones are zeros.
+        `ages` are the numbers of earlier frames in the episode; frames before it are zeros.
         """
 
     def get(self, slots: np.ndarray) -> np.ndarray:
-        """The frames [M, *frame] of the slots, as they were written."""
+        """The frames [M, *frame] of the slots."""
 
     def set(self, slots: np.ndarray, frames: np.ndarray) -> None:
-        """Puts back what `get` gave."""
+        """Writes frames into the slots."""
 
 
 class RawFrameRing:
-    """Frames as they are."""
+    """Uncompressed frames."""
 
     def __init__(
         self,
@@ -38,19 +38,19 @@ class RawFrameRing:
         stack: int,
     ):
         self._length = length
-        # Untouched pages cost nothing: memory is taken as the ring fills.
+        # Allocated lazily: memory use grows as the ring fills.
         self._frames = np.zeros((num_lanes * length, *frame_shape), frame_dtype)
         self._lane_starts = np.arange(num_lanes) * length
         self._back = np.arange(stack - 1, -1, -1)  # newest frame last
 
     def write(self, position: int, frames: np.ndarray) -> None:
-        """Puts one new frame of every lane into its ring."""
+        """Writes one new frame per lane."""
         self._frames[self._lane_starts + position] = frames
 
     def gather(self, slots: np.ndarray, ages: np.ndarray, out: np.ndarray) -> None:
         """Fills out with the stacks that end at `slots`."""
         wanted = _stacked_slots(slots, self._back, self._length)
-        # Without mode="clip" NumPy gathers into a second buffer first.
+        # With the default mode NumPy gathers into a second buffer first.
         np.take(self._frames, wanted, axis=0, out=out, mode="clip")
         out[self._back > ages[:, None]] = 0
 
@@ -59,12 +59,12 @@ class RawFrameRing:
         return self._frames[slots]
 
     def set(self, slots: np.ndarray, frames: np.ndarray) -> None:
-        """Puts back what `get` gave."""
+        """Writes frames into the slots."""
         self._frames[slots] = frames
 
 
 class Lz4FrameRing:
-    """Frames compressed one by one: a quarter of the memory for a slower gather."""
+    """Frames compressed one by one: a quarter of the memory, but a slower gather."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Lz4FrameRing:
         self._back = np.arange(stack - 1, -1, -1)
 
     def write(self, position: int, frames: np.ndarray) -> None:
-        """Puts one new frame of every lane into its ring."""
+        """Writes one new frame per lane."""
         self.set(self._lane_starts + position, frames)
 
     def gather(self, slots: np.ndarray, ages: np.ndarray, out: np.ndarray) -> None:
@@ -101,7 +101,7 @@ class Lz4FrameRing:
         return frames.view(self._dtype).reshape(len(slots), *self._frame_shape)
 
     def set(self, slots: np.ndarray, frames: np.ndarray) -> None:
-        """Puts back what `get` gave."""
+        """Writes frames into the slots."""
         for slot, frame in zip(slots, frames, strict=True):
             raw = np.ascontiguousarray(frame, self._dtype)
             self._frames[slot] = lz4.block.compress(raw, store_size=False)
@@ -113,6 +113,6 @@ class Lz4FrameRing:
 
 
 def _stacked_slots(slots: np.ndarray, back: np.ndarray, length: int) -> np.ndarray:
-    """The slots [M, S] of the frames that end at `slots`, each within its lane's ring."""
+    """The slots [M, S] of the stacks that end at `slots`; wraps within each lane's ring."""
     positions = slots % length
     return (slots - positions)[:, None] + (positions[:, None] - back) % length

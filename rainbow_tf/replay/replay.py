@@ -1,9 +1,9 @@
 """Prioritized n-step replay on a ring of frames.
 
 A slot holds one frame of a lane and the action, reward and discount that led to it; slots are
-numbered lane after lane. A slot can be drawn only while its priority is above 0. It enters when
-its n-step window closes and leaves when the write cursor reaches its oldest stacked frame, so
-every draw is valid.
+numbered lane by lane. Only slots with a positive priority are sampled. A slot gets one when its
+n-step window closes and loses it when the write cursor reaches its oldest stacked frame, so every
+sample is valid.
 """
 
 import sys
@@ -13,20 +13,20 @@ import numpy as np
 from rainbow_tf.config import Config
 from rainbow_tf.replay.frames import FrameRing, Lz4FrameRing, RawFrameRing
 from rainbow_tf.replay.sum_tree import SumTree
-from rainbow_tf.replay.windows import Windows
+from rainbow_tf.replay.windows import Windows, fold
 from rainbow_tf.types import Batch, WorldSpec
 
-# Keeps a transition of error 0 drawable; far below any error that matters.
+# Keeps transitions of error 0 sampleable; far below any error that matters.
 _PRIORITY_FLOOR = 1e-6
 _LZ4_SHARE = 0.27  # of a frame's bytes, measured on Q*bert
-_BYTES_BESIDE_FRAME = 23  # action, reward, discount, end, age and a leaf with its share of tree
+_BYTES_BESIDE_FRAME = 23  # action, reward, discount, window end, age, and the sum tree
 CHUNK_SLOTS = 4096  # 29 MB of Atari frames
 
 
 def make_replay(
     config: Config, spec: WorldSpec, *, capacity: int, rng: np.random.Generator
 ) -> "Replay":
-    """A replay of the settings for the lanes of one process."""
+    """The replay of the settings for the lanes of one process."""
     return Replay(
         capacity=capacity,
         num_lanes=config.num_envs,
@@ -41,7 +41,7 @@ def make_replay(
 
 
 def replay_bytes(capacity: int, spec: WorldSpec, *, compressed: bool = False) -> int:
-    """Memory that a full replay takes; an estimate when compressed, as games differ."""
+    """Memory of a full replay; an estimate if compressed, since games differ."""
     frame = int(np.prod(spec.frame_shape)) * spec.frame_dtype.itemsize
     if compressed:
         frame = int(frame * _LZ4_SHARE) + sys.getsizeof(b"")
@@ -49,7 +49,7 @@ def replay_bytes(capacity: int, spec: WorldSpec, *, compressed: bool = False) ->
 
 
 class Replay:
-    """The last `capacity` steps of E lanes, drawn as n-step transitions."""
+    """The last `capacity` steps of E lanes, sampled as n-step transitions."""
 
     def __init__(
         self,
@@ -86,10 +86,10 @@ class Replay:
         self._action = np.zeros(slots, np.int32)
         self._reward = np.zeros(slots, np.float32)
         self._discount = np.zeros(slots, np.float32)
-        self._window_end = np.zeros(slots, bool)  # terminal or end of the episode
+        self._window_end = np.zeros(slots, bool)  # terminal or last frame of the episode
         self._age = np.zeros(slots, np.uint8)  # earlier frames of the episode, at most stack - 1
         self._tree = SumTree(slots)
-        self._max_priority = 1.0  # before the exponent, as errors are
+        self._max_priority = 1.0  # before the exponent
 
         self._cursor = 0
         self._added = 0
@@ -106,7 +106,7 @@ class Replay:
 
     @property
     def num_sampleable(self) -> int:
-        """Transitions that can be drawn now."""
+        """Transitions that can be sampled now."""
         return self._num_sampleable
 
     @property
@@ -121,7 +121,7 @@ class Replay:
 
     @property
     def total_priority(self) -> float:
-        """Sum of all priorities, with the exponent: the mass that draws fall on."""
+        """Sum of all priorities, after the exponent."""
         return self._tree.total
 
     def add(
@@ -131,13 +131,13 @@ class Replay:
         action_tm1: np.ndarray,  # [E]
         reward_t: np.ndarray,  # [E]
         discount_t: np.ndarray,  # [E], 0 at a terminal
-        episode_over: np.ndarray,  # [E] bool, a first frame follows
+        episode_over: np.ndarray,  # [E] bool, the next frame is a first one
         is_first: np.ndarray,  # [E] bool, no step led to this frame
         errors: np.ndarray | None = None,  # [E, n], of the steps begun 1 to n frames ago
     ) -> None:
-        """Writes one step of every lane; of a first frame the action and reward do not count.
+        """Writes one step of every lane; action and reward of a first frame are ignored.
 
-        A step whose window closes enters with its error, or without errors as the largest seen.
+        When its window closes, a step gets its error as priority, or the largest one seen so far.
         """
         if not np.array_equal(is_first, self._over):
             raise ValueError("A first frame must follow the end of an episode, and only that.")
@@ -161,12 +161,12 @@ class Replay:
         self._added += 1
 
     def _forget(self, cursor: int) -> None:
-        """Takes out what the write at the cursor breaks: its slot and stacks that reach it."""
+        """Removes the slots whose stacks include the frame about to be overwritten."""
         slots = self._lane_starts[:, None] + (cursor + self._ahead) % self._length  # [E, S]
         self._set_priorities(slots[self._age[slots] >= self._ahead], 0.0)
 
     def cut_episodes(self) -> None:
-        """Ends every lane's episode at its newest frame, as a frame cap would."""
+        """Truncates every lane's episode at its newest frame, as a frame cap would."""
         newest = (self._cursor - 1) % self._length
         self._window_end[self._lane_starts + newest] = True
         self._over[:] = True
@@ -174,7 +174,7 @@ class Replay:
         self._changed[newest // self._chunk_length] = True
 
     def _enter(self, cursor: int, closes: np.ndarray, errors: np.ndarray | None) -> None:
-        """Lets in the steps whose window closes with the frame at the cursor."""
+        """Makes the steps sampleable whose window closes with the frame at the cursor."""
         if not closes.any():
             return
         slots = self._lane_starts[:, None] + (cursor - self._windows.back) % self._length
@@ -192,9 +192,9 @@ class Replay:
     def sample(
         self, importance_exponent: float, size: int | None = None
     ) -> tuple[np.ndarray, Batch]:
-        """Draws a batch, or a smaller one, from as many equal shares of the priority mass.
+        """Samples `size` transitions (by default a batch), stratified by priority mass.
 
-        Gives the ids for `update_priorities` and the batch, whose observations are
+        Returns the ids for `update_priorities` and the batch, whose observations are
         overwritten by the next call.
         """
         if self._num_sampleable == 0:
@@ -208,7 +208,7 @@ class Replay:
         return self._ids(slots), self._transitions(slots, weight.astype(np.float32))
 
     def _ids(self, slots: np.ndarray) -> np.ndarray:
-        """What the slots hold now: counts the ring's laps, so that an id never comes again."""
+        """Ids of the slots' present content; they include the lap and are never reused."""
         laps = (self._added - 1 - slots % self._length) // self._length
         return laps * self._tree.capacity + slots
 
@@ -222,9 +222,7 @@ class Replay:
         ended = np.logical_or.accumulate(self._window_end[window], axis=1)
         inside = np.ones_like(ended)
         inside[:, 1:] = ~ended[:, :-1]
-        discounts = np.cumprod(np.where(inside, self._discount[window], 1), axis=1)
-        rewards = np.where(inside, self._reward[window], 0)
-        rewards[:, 1:] *= discounts[:, :-1]
+        reward_t, discount_t = fold(self._reward[window], self._discount[window], inside)
         steps = inside.sum(axis=1)
         last = window[np.arange(size), steps - 1]
 
@@ -234,14 +232,14 @@ class Replay:
         return Batch(
             observation_tm1=observations[:size],
             action_tm1=self._action[window[:, 0]],
-            reward_t=rewards.sum(axis=1, dtype=np.float32),
-            discount_t=discounts[:, -1].astype(np.float32),
+            reward_t=reward_t,
+            discount_t=discount_t,
             observation_t=observations[size:],
             weight=weight,
         )
 
     def update_priorities(self, ids: np.ndarray, errors: np.ndarray) -> None:
-        """Makes the errors (KL or absolute TD) the priorities of what is still there."""
+        """Sets the priorities of transitions still stored from their errors (KL or |TD|)."""
         if not self._prioritized:
             return
         priorities = self._priorities_of(errors)
@@ -250,7 +248,7 @@ class Replay:
         self._tree.set(slots[is_there], priorities[is_there])
 
     def _priorities_of(self, errors: np.ndarray) -> np.ndarray:
-        """What the tree holds for errors; the largest is remembered."""
+        """Priorities for these errors, after the exponent; updates the largest one."""
         if not np.isfinite(errors).all():
             raise ValueError("Priorities must be finite: one that is not would spoil every draw.")
         priorities = np.maximum(errors, 0.0).astype(np.float64) + _PRIORITY_FLOOR
@@ -258,11 +256,11 @@ class Replay:
         return priorities**self._exponent
 
     def priorities(self, ids: np.ndarray) -> np.ndarray:
-        """Priorities of what was drawn, as the tree holds them: with the exponent."""
+        """Priorities of sampled transitions, after the exponent."""
         return self._tree.get(ids % self._tree.capacity)
 
     def state(self) -> dict[str, np.ndarray]:
-        """All that changes anywhere at any time: priorities and counters, without the steps."""
+        """Priorities and counters for a checkpoint; the steps are in the chunks."""
         return {
             "priorities": self._tree.leaves(),
             "max_priority": np.array(self._max_priority),
@@ -274,7 +272,7 @@ class Replay:
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Takes back what `state` gave; the chunks come separately."""
+        """Restores what `state` returned; the chunks come separately."""
         self._tree.fill(state["priorities"])
         self._num_sampleable = int(np.count_nonzero(self._tree.leaves()))
         self._max_priority = float(state["max_priority"])
@@ -285,15 +283,15 @@ class Replay:
         self._newest_age[:] = state["newest_age"]
 
     def written_chunks(self) -> range:
-        """Numbers of the chunks that hold steps; a chunk is a stretch of every lane's ring."""
+        """Numbers of the chunks that hold steps; a chunk is a section of every lane's ring."""
         return range(-(-min(self._added, self._length) // self._chunk_length))
 
     def changed_chunks(self) -> list[int]:
-        """Numbers of the chunks that were written to since `forget_changes`."""
+        """Numbers of the chunks written to since `forget_changes`."""
         return np.flatnonzero(self._changed).tolist()
 
     def forget_changes(self) -> None:
-        """Takes the chunks as they are for saved."""
+        """Marks all chunks as saved."""
         self._changed[:] = False
 
     def chunk(self, number: int) -> dict[str, np.ndarray]:
@@ -303,7 +301,7 @@ class Replay:
         return {"frame": self._frames.get(slots), **columns}
 
     def restore_chunk(self, number: int, steps: dict[str, np.ndarray]) -> None:
-        """Takes back what `chunk` gave, after `restore`."""
+        """Restores what `chunk` returned; call `restore` first."""
         self._changed[number] = True
         slots = self._chunk_slots(number)
         self._frames.set(slots, steps["frame"])
@@ -320,7 +318,7 @@ class Replay:
         }
 
     def _chunk_slots(self, number: int) -> np.ndarray:
-        """The written slots of a chunk, lane after lane."""
+        """The written slots of a chunk, lane by lane."""
         start = number * self._chunk_length
         stop = min(start + self._chunk_length, self._length, self._added)
         return (self._lane_starts[:, None] + np.arange(start, stop)).ravel()

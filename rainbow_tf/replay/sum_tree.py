@@ -1,4 +1,4 @@
-"""A sum tree over priorities: draws in proportion, updates in logarithmic time."""
+"""A sum tree: proportional sampling and updates in logarithmic time."""
 
 import numpy as np
 
@@ -6,9 +6,9 @@ _FANOUT = 64  # A wide node is one NumPy row: four levels hold 16M leaves.
 
 
 class SumTree:
-    """Priorities of `capacity` leaves, float64, drawn in proportion to their value.
+    """Float64 priorities of `capacity` leaves, sampled in proportion.
 
-    An inner node is always added up anew from its children, so rounding never accumulates.
+    Inner nodes are always recomputed from their children, so rounding errors never accumulate.
     """
 
     def __init__(self, capacity: int):
@@ -32,7 +32,7 @@ class SumTree:
         return self._flat[0][leaves]
 
     def set(self, leaves: np.ndarray, priorities: np.ndarray | float) -> None:
-        """Sets the leaves' priorities; of a leaf that is named twice the last one counts."""
+        """Sets priorities of leaves; for a repeated leaf the last value counts."""
         self._flat[0][leaves] = priorities
         nodes = leaves
         for level, parents in zip(self._levels, self._flat[1:], strict=False):
@@ -40,13 +40,13 @@ class SumTree:
             parents[nodes] = level[nodes].sum(axis=1)
 
     def find(self, masses: np.ndarray) -> np.ndarray:
-        """The leaf in which each cumulative mass in [0, total) lies, never one of priority 0."""
+        """The leaf that contains each cumulative mass in [0, total); never one of priority 0."""
         nodes = np.zeros(masses.shape, np.int64)
         rest = masses
         rows = np.arange(len(masses))
         for level in reversed(self._levels):
             sums = np.cumsum(level[nodes], axis=1)  # [B, fanout]
-            # Rounding may leave a rest that reaches its node's sum: keep it inside.
+            # Rounding can lift the rest to its node's sum: keep it below.
             rest = np.minimum(rest, np.nextafter(sums[:, -1], 0.0))
             child = (sums <= rest[:, None]).sum(axis=1)
             rest = rest - np.where(child > 0, sums[rows, child - 1], 0.0)
@@ -60,7 +60,7 @@ class SumTree:
             parents[: len(level)] = level.sum(axis=1)
 
     def leaves(self) -> np.ndarray:
-        """All priorities, as a view that must not be written."""
+        """All priorities, as a read-only view."""
         view = self._flat[0][: self.capacity]
         view.flags.writeable = False
         return view

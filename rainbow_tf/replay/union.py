@@ -1,4 +1,4 @@
-"""Several replays drawn from as one: each has lanes that step at their own pace."""
+"""Several replays sampled as one; the lanes of each advance at their own pace."""
 
 import numpy as np
 
@@ -7,10 +7,10 @@ from rainbow_tf.types import Batch
 
 
 class ReplayUnion:
-    """Draws from all of its replays in proportion to priority, as one tree over them would.
+    """Samples from all replays in proportion to priority, as one tree over them would.
 
-    The keys of `replays` are their owners. An id is that of the replay, times `num_owners`, plus
-    its owner.
+    The keys of `replays` are their owners. An id is the replay's id times `num_owners` plus the
+    owner.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class ReplayUnion:
 
     @property
     def num_sampleable(self) -> int:
-        """Transitions that can be drawn now."""
+        """Transitions that can be sampled now."""
         return sum(replay.num_sampleable for replay in self.replays.values())
 
     @property
@@ -38,11 +38,11 @@ class ReplayUnion:
         return sum(replay.total_priority for replay in self.replays.values())
 
     def sample(self, importance_exponent: float) -> tuple[np.ndarray, Batch]:
-        """Draws a batch; gives ids and what they stand for, weighted over all replays."""
+        """Ids and transitions of a batch; importance weights are over all replays."""
         ends = np.cumsum([self.replays[owner].total_priority for owner in self._owners])
         size = len(self._strata)
         masses = (self._strata + self._rng.random(size)) * (ends[-1] / size)
-        masses = np.minimum(masses, np.nextafter(ends[-1], 0))  # rounding may reach the end
+        masses = np.minimum(masses, np.nextafter(ends[-1], 0))  # rounding can reach the end
         shares = np.bincount(np.searchsorted(ends, masses, side="right"), minlength=len(ends))
         all_ids, batches, priorities = [], [], []
         for owner, share in zip(self._owners, shares, strict=True):
@@ -52,7 +52,7 @@ class ReplayUnion:
                 all_ids.append(ids * self._num_owners + owner)
                 batches.append(batch)
                 priorities.append(replay.priorities(ids))
-        # What is common to all of a batch, its size and the total, is gone with the largest.
+        # Dividing by the largest weight cancels the total and the number of transitions.
         mass = np.concatenate(priorities)
         weight = ((mass / mass.min()) ** -importance_exponent).astype(np.float32)
         if len(batches) == 1:
@@ -61,13 +61,13 @@ class ReplayUnion:
         return np.concatenate(all_ids), joined._replace(weight=weight)
 
     def update_priorities(self, ids: np.ndarray, errors: np.ndarray) -> None:
-        """Makes the errors the priorities of what is still there."""
+        """Sets the priorities of transitions still stored from their errors."""
         for owner in np.unique(ids % self._num_owners):
             its = ids % self._num_owners == owner
             self.replays[owner].update_priorities(ids[its] // self._num_owners, errors[its])
 
     def priorities(self, ids: np.ndarray) -> np.ndarray:
-        """Priorities of what was drawn, with the exponent."""
+        """Priorities of sampled transitions, after the exponent."""
         priorities = np.zeros(len(ids))
         for owner in np.unique(ids % self._num_owners):
             its = ids % self._num_owners == owner

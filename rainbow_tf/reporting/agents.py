@@ -1,10 +1,10 @@
-"""The agents in the paper's order, and the one home of their labels and colours."""
+"""Labels and colours of the agents, in the paper's order."""
 
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-# Okabe and Ito's colours, which colour-blind readers tell apart. As in the paper, an ablation is
-# dashed and has the colour of the baseline that brought the part.
+# Okabe and Ito's colours, which colour-blind readers can tell apart. As in the paper, an ablation
+# is dashed and has the colour of the baseline that introduced the component.
 _BLACK, _GREY = "#000000", "#8a8a8a"
 _DOUBLE, _PRIORITY, _DUELING = "#E69F00", "#009E73", "#56B4E9"
 _MULTI_STEP, _DISTRIBUTIONAL, _NOISY = "#CC79A7", "#0072B2", "#D55E00"
@@ -33,6 +33,12 @@ _STYLES = {
     "rainbow": Style("Rainbow", _BLACK, width=2.4),
     "apex": Style("Ape-X", _SPARE_COLOURS[0], "-."),
     "n20_data_efficient": Style("Data-efficient Rainbow", _BLACK, "-."),
+    "simple": Style("SimPLe", _SPARE_COLOURS[1], ":"),
+    "drq_eps": Style("DrQ(ε)", _DUELING, ":"),
+    "spr": Style("SPR", _PRIORITY, ":"),
+    "iris": Style("IRIS", _MULTI_STEP, ":"),
+    "efficient_zero": Style("EfficientZero", _DISTRIBUTIONAL, ":"),
+    "bbf": Style("BBF", _NOISY, ":"),
     "no_double": Style("no double", _DOUBLE, "--"),
     "no_priority": Style("no priority", _PRIORITY, "--"),
     "no_dueling": Style("no dueling", _DUELING, "--"),
@@ -44,9 +50,9 @@ ABLATIONS = tuple(name for name in _STYLES if name.startswith("no_"))
 
 
 def styles(names: Iterable[str]) -> dict[str, Style]:
-    """Names in the paper's order, each with its style; those the paper lacks come last.
+    """Styles of the agents in the paper's order, unknown agents last.
 
-    A name may end in a note, such as `rainbow (paper)`: it keeps its colour, and is dotted.
+    A name with a note, such as `rainbow (paper)`, keeps its colour and is dotted.
     """
     found = {}
     names = list(names)

@@ -1,9 +1,9 @@
-"""The figures, drawn without a screen. Colours are those of `agents.styles` in all of them."""
+"""The figures, drawn without a screen, all in the colours of `agents.styles`."""
 
 import io
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,31 +15,24 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from rainbow_tf.reporting.agents import Style
-from rainbow_tf.scoring.aggregate import THRESHOLDS, Aggregate, Interval
-from rainbow_tf.scoring.study import Drops
+from rainbow_tf.reporting.wording import short
+from rainbow_tf.scoring.study import Drops, Estimate
 
-FRAMES_LABEL = "Frames (millions)"
 _INK, _FAINT = "#222222", "#d9d9d9"
-_BAND_AGENTS = 4
+BAND_AGENTS = 4
 _NOTE_LETTERS_PER_INCH = 15.5
 _GAMES_PER_ROW = 19
 
 
 class Line(NamedTuple):
-    """A curve; low and high are the range of its seeds."""
+    """A curve; `low` and `high` are the range of its seeds, `training` is drawn behind it."""
 
     frames: np.ndarray
     values: np.ndarray
     low: np.ndarray | None = None
     high: np.ndarray | None = None
     is_dotted: bool = False
-
-
-class Estimate(NamedTuple):
-    """Median, interquartile mean and mean of an agent, with intervals where seeds allow."""
-
-    values: Aggregate
-    intervals: tuple[Interval, Interval, Interval] | None
+    training: tuple[np.ndarray, np.ndarray] | None = None
 
 
 class Points(NamedTuple):
@@ -50,7 +43,7 @@ class Points(NamedTuple):
 
 
 def save(figure: Figure, folder: Path, name: str) -> bytes:
-    """Writes a figure as PNG and SVG, the same bytes every time; gives the PNG."""
+    """Writes a figure as PNG and SVG, the same bytes every time; returns the PNG."""
     png = io.BytesIO()
     figure.savefig(png, format="png", dpi=144, metadata={"Software": None})
     (folder / f"{name}.png").write_bytes(png.getvalue())
@@ -60,25 +53,19 @@ def save(figure: Figure, folder: Path, name: str) -> bytes:
 
 
 def median_curves(
-    panels: Mapping[str, Mapping[str, Line]], styles: Mapping[str, Style], *, label: str, note: str
+    panels: Mapping[str, Mapping[str, Line]], styles: Mapping[str, Style], *, note: str
 ) -> Figure:
-    """A curve per agent; the legend has the agents in the order in which they end."""
+    """A curve per agent; the legend lists agents in the order of their final scores."""
     figure = Figure(figsize=(1.2 + 6.4 * len(panels), 4.8), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     for axis, (title, lines) in zip(axes, panels.items(), strict=True):
         _draw_lines(axis, lines, styles)
         if len(panels) > 1:
             axis.set_title(title, loc="left", fontsize=11, fontweight="bold")
-        axis.set_xlabel(FRAMES_LABEL)
+        axis.set_xlabel("Frames")
         order = sorted(lines, key=lambda name: -lines[name].values[-1])
-        axis.legend(
-            handles=[_handle(styles[name]) for name in order],
-            fontsize=8.5,
-            frameon=False,
-            loc="center left",
-            bbox_to_anchor=(1.0, 0.5),
-        )
-    axes[0].set_ylabel(label)
+        _legend_beside(axis, [_handle(styles[name]) for name in order])
+    axes[0].set_ylabel("Median score (% of human)")
     _footer(figure, note)
     return figure
 
@@ -87,36 +74,34 @@ def threshold_curves(
     panels: Mapping[str, Mapping[str, Line]],
     styles: Mapping[str, Style],
     *,
+    thresholds: Mapping[int, int],
     num_games: int,
     note: str,
 ) -> Figure:
-    """Games at or above each threshold over time: a row per panel, whose lines are [T, 5]."""
+    """Games at or above thresholds over time: a row per panel, a column per threshold.
+
+    The keys of `thresholds` are columns of the lines' values.
+    """
     rows = len(panels)
-    figure = Figure(figsize=(14, 0.9 + 3.1 * rows), layout="constrained")
-    axes = figure.subplots(rows, len(THRESHOLDS), squeeze=False, sharex=True, sharey=True)
+    figure = Figure(figsize=(4 + 2 * len(thresholds), 0.9 + 3.1 * rows), layout="constrained")
+    axes = figure.subplots(rows, len(thresholds), squeeze=False, sharex=True, sharey=True)
     for row, (title, lines) in zip(axes, panels.items(), strict=True):
-        for i, (axis, threshold) in enumerate(zip(row, THRESHOLDS, strict=True)):
+        for axis, (i, threshold) in zip(row, thresholds.items(), strict=True):
             single = {name: line._replace(values=line.values[:, i]) for name, line in lines.items()}
             _draw_lines(axis, single, styles)
             axis.set_title(f"at least {threshold} % of human", fontsize=10)
             axis.set_ylim(0, num_games * 1.03)
             axis.yaxis.get_major_locator().set_params(integer=True)
-        row[0].set_ylabel(f"{title}\nNumber of games", fontsize=9.5)
-        row[-1].legend(
-            handles=[_handle(styles[name]) for name in lines],
-            fontsize=8,
-            frameon=False,
-            loc="center left",
-            bbox_to_anchor=(1.0, 0.5),
-        )
+        row[0].set_ylabel(f"{title}\nNumber of games" if rows > 1 else "Number of games")
+        _legend_beside(row[-1], [_handle(styles[name]) for name in lines])
     for axis in axes[-1]:
-        axis.set_xlabel(FRAMES_LABEL)
+        axis.set_xlabel("Frames")
     _footer(figure, note)
     return figure
 
 
 def waterfall(drops: Drops, styles: Mapping[str, Style], *, note: str) -> Figure:
-    """A bar per game and ablation; the strongest drop of a game is in full colour."""
+    """A bar per game and ablation; the largest drop of a game is in full colour."""
     strongest = np.nanmin(drops.change, axis=0)
     order = np.argsort(strongest)
     rows = math.ceil(len(order) / _GAMES_PER_ROW)
@@ -157,13 +142,14 @@ def waterfall(drops: Drops, styles: Mapping[str, Style], *, note: str) -> Figure
                     )
         axis.axhline(0, color=_INK, linewidth=1)
         axis.axhline(-100, color=_INK, linewidth=1, linestyle=":")
-        names = [drops.worlds[place].replace("_", " ") for place in places]
+        names = [drops.environments[place].replace("_", " ") for place in places]
         axis.set_xticks(range(len(names)), names, rotation=35, ha="right", fontsize=8)
         axis.set_xlim(-0.6, max(per_row, 1) - 0.4)
         axis.set_ylim(low, high)
         axis.set_ylabel("Change of area (%)\n0 Rainbow, −100 DQN", fontsize=9)  # noqa: RUF001
     handles = [Patch(color=styles[name].colour, label=styles[name].label) for name in drops.agents]
-    figure.legend(handles=handles, loc="outside upper center", ncols=6, frameon=False, fontsize=9)
+    columns = min(len(handles), int(width / 1.7))
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False)
     _footer(figure, note)
     return figure
 
@@ -171,7 +157,7 @@ def waterfall(drops: Drops, styles: Mapping[str, Style], *, note: str) -> Figure
 def aggregates(
     rows: Mapping[str, Mapping[str, Estimate]], styles: Mapping[str, Style], *, note: str
 ) -> Figure:
-    """Median, interquartile mean and mean of each agent; a row of panels per start regime."""
+    """Median, interquartile mean and mean of each agent; a row of panels per protocol."""
     heights = [len(estimates) + 3 for estimates in rows.values()]
     figure = Figure(figsize=(12, 0.4 + 0.29 * sum(heights)), layout="constrained")
     axes = figure.subplots(len(rows), 3, squeeze=False, height_ratios=heights)
@@ -198,59 +184,69 @@ def aggregates(
 
 
 def game_curves(
-    worlds: Mapping[str, Mapping[str, Line]],
+    environments: Mapping[str, Mapping[str, Line]],
     styles: Mapping[str, Style],
     *,
     humans: Mapping[str, float],
     note: str,
 ) -> Figure:
-    """A small panel per world; its human score is a dotted line where the scale reaches it."""
-    columns = min(len(worlds), 6 if len(worlds) > 9 else 3)
-    rows = math.ceil(len(worlds) / columns)
-    size = 2.3 if columns > 3 else 3.9
-    width, height = max(columns * size * 1.15 + 0.6, 6.2), rows * size * 0.82 + 1.5
+    """A panel per environment, with a line for the human score where the scale allows it."""
+    columns = min(len(environments), 6 if len(environments) > 9 else 3)
+    is_small = columns > 3
+    rows = math.ceil(len(environments) / columns)
+    size = 2.3 if is_small else 3.9
+    width, height = max(columns * size * 1.15 + 0.6, 5.6), rows * size * 0.82 + 1.5
     figure = Figure(figsize=(width, height))
     axes = figure.subplots(rows, columns, squeeze=False)
-    small = 7 if columns > 3 else 9
-    for axis, (world, lines) in zip(axes.flat, worlds.items(), strict=False):
+    font = 7 if is_small else 9
+    is_human_drawn = False
+    for axis, (name, lines) in zip(axes.flat, environments.items(), strict=False):
         _draw_lines(axis, lines, styles)
-        axis.set_title(world.replace("_", " "), fontsize=small + 1.5, pad=4)
-        axis.tick_params(labelsize=small)
-        axis.yaxis.set_major_formatter(_short_number)
+        axis.set_title(name.replace("_", " "), fontsize=font + 1.5, pad=4)
+        axis.tick_params(labelsize=font)
+        axis.yaxis.set_major_formatter(lambda value, _: short(value))
         axis.xaxis.get_major_locator().set_params(nbins=4)
         axis.yaxis.get_major_locator().set_params(nbins=5)
-        if world in humans:
-            limits = axis.get_ylim()
-            axis.axhline(humans[world], color=_INK, linestyle=":", linewidth=1)
-            axis.set_ylim(limits)
-    for axis in axes.flat[len(worlds) :]:
+        if name in humans:
+            is_human_drawn |= _draw_human(axis, humans[name], font)
+    for axis in axes.flat[len(environments) :]:
         axis.set_visible(False)
-    names = [name for name in styles if any(name in lines for lines in worlds.values())]
+    names = [name for name in styles if any(name in lines for lines in environments.values())]
     handles = [_handle(styles[name]) for name in names]
-    if humans:
+    if is_human_drawn:
         handles.append(Line2D([], [], color=_INK, linestyle=":", linewidth=1, label="human"))
-    legend_rows = math.ceil(len(handles) / (8 if columns > 3 else 4))
-    figure.legend(
-        handles=handles,
-        loc="upper center",
-        ncols=math.ceil(len(handles) / legend_rows),
-        frameon=False,
-        fontsize=9,
-    )
-    figure.supxlabel(FRAMES_LABEL, fontsize=10, y=0.44 / height)
-    figure.supylabel("Score (points of the game)", fontsize=10, x=0.1 / width)
-    # A constrained layout of 57 panels takes longer than all else.
-    legend = 0.22 * legend_rows + 0.45
+    legend_rows = math.ceil(len(handles) / (8 if is_small else max(2, int(width / 2.1))))
+    per_row = math.ceil(len(handles) / legend_rows)
+    figure.legend(handles=handles, loc="upper center", ncols=per_row, frameon=False, fontsize=9)
+    figure.supxlabel("Frames", fontsize=10, y=0.44 / height)
+    figure.supylabel("Score (points)", fontsize=10, x=0.1 / width)
+    # A constrained layout of 57 panels takes longer than everything else.
     figure.subplots_adjust(
         left=0.85 / width,
         right=1 - 0.2 / width,
-        top=1 - legend / height,
+        top=1 - (0.22 * legend_rows + 0.45) / height,
         bottom=0.85 / height,
-        hspace=0.42 if columns > 3 else 0.3,
-        wspace=0.34 if columns > 3 else 0.24,
+        hspace=0.42 if is_small else 0.3,
+        wspace=0.34 if is_small else 0.24,
     )
     _footer(figure, note)
     return figure
+
+
+def _draw_human(axis: Axes, human: float, font: float) -> bool:
+    """Draws the human score as a line, or writes it down where a line would flatten the curves."""
+    low, high = axis.get_ylim()
+    bottom, top = min(low, human), max(high, human)
+    is_drawn = high - low >= 0.3 * (top - bottom)
+    if is_drawn:
+        axis.axhline(human, color=_INK, linestyle=":", linewidth=1)
+        pad = 0.05 * (top - bottom)
+        axis.set_ylim(low if bottom == low else bottom - pad, high if top == high else top + pad)
+    else:
+        where = "above" if human > high else "below"
+        text = f"human: {short(human)}, {where} this scale"
+        axis.text(0.03, 0.97, text, fontsize=font, color=_INK, va="top", transform=axis.transAxes)
+    return is_drawn
 
 
 def value_check(
@@ -261,7 +257,7 @@ def value_check(
     note: str,
 ) -> Figure:
     """Predicted value against the discounted clipped return that was obtained."""
-    figure = Figure(figsize=(8.2, 5.4), layout="constrained")
+    figure = Figure(figsize=(7.8, 5.0), layout="constrained")
     axis = figure.subplots()
     _frame(axis, grid="both")
     count = sum(len(found.values) for found in points.values())
@@ -288,7 +284,7 @@ def value_check(
     axis.set_xlabel("Obtained return (discounted, clipped rewards)")
     axis.set_ylabel("Predicted value (discounted, clipped rewards)")
     axis.set_aspect("equal")
-    axis.legend(fontsize=8.5, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    _legend_beside(axis)
     _footer(figure, note)
     return figure
 
@@ -299,7 +295,7 @@ def published_medians(
     *,
     note: str,
 ) -> Figure:
-    """Medians of the paper's tables beside those it prints; a panel per start regime."""
+    """Medians of the paper's tables and those it prints; a panel per start regime."""
     figure = Figure(figsize=(11.5, 4.2), layout="constrained")
     axes = figure.subplots(1, len(medians), squeeze=False)[0]
     for axis, (title, agents) in zip(axes, medians.items(), strict=True):
@@ -334,23 +330,25 @@ def _draw_lines(axis: Axes, lines: Mapping[str, Line], styles: Mapping[str, Styl
     _frame(axis)
     for name, line in lines.items():
         style = styles[name]
-        millions = line.frames / 1e6
-        if line.low is not None and line.high is not None and len(lines) <= _BAND_AGENTS:
+        if line.low is not None and line.high is not None and len(lines) <= BAND_AGENTS:
             axis.fill_between(
-                millions, line.low, line.high, color=style.colour, alpha=0.15, linewidth=0
+                line.frames, line.low, line.high, color=style.colour, alpha=0.15, linewidth=0
             )
         axis.plot(
-            millions,
+            line.frames,
             line.values,
             color=style.colour,
             linestyle=":" if line.is_dotted else style.line,
             linewidth=style.width,
-            marker="o" if len(millions) < 3 else None,
-            markersize=4,
+            marker="o" if len(line.frames) < 10 else None,
+            markersize=3.5,
             # A thick line under a thin one hides nothing.
             zorder=2 + 1 / style.width,
         )
+        if line.training is not None:
+            axis.plot(*line.training, color=style.colour, linewidth=0.8, alpha=0.4, zorder=1.5)
     axis.set_xlim(left=0)
+    axis.xaxis.set_major_formatter(lambda value, _: short(value))
 
 
 def _frame(axis: Axes, grid: str = "y") -> None:
@@ -362,6 +360,12 @@ def _frame(axis: Axes, grid: str = "y") -> None:
     if grid in ("y", "both"):
         axis.grid(axis="y", color=_FAINT, linewidth=0.7)
     axis.set_axisbelow(True)
+
+
+def _legend_beside(axis: Axes, handles: list[Line2D] | None = None) -> None:
+    axis.legend(
+        handles=handles, fontsize=8.5, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5)
+    )
 
 
 def _handle(style: Style) -> Line2D:
@@ -383,17 +387,3 @@ def _marker(style: Style) -> dict[str, Any]:
     """Hollow where the agent's line is not solid, so that a colour stands for one agent."""
     inside = style.colour if style.line == "-" else "white"
     return {"color": style.colour, "markerfacecolor": inside, "markeredgewidth": 1.3}
-
-
-def _short_number(value: float, _: int) -> str:
-    for size, unit in ((1e6, "M"), (1e3, "K")):
-        if abs(value) >= size:
-            return f"{value / size:g}{unit}"
-    return f"{value:g}"
-
-
-def seeds_text(seeds: Sequence[int]) -> str:
-    """How many seeds a figure has: `5 seeds`, or `2 to 5 seeds`."""
-    low, high = min(seeds), max(seeds)
-    count = f"{low}" if low == high else f"{low} to {high}"
-    return f"{count} seed{'s' if high > 1 else ''}"

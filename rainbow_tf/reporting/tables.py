@@ -1,97 +1,146 @@
 """A table as CSV, Markdown, LaTeX and HTML."""
 
 import csv
+import functools
 import html
 import io
+from collections.abc import Collection
 from dataclasses import dataclass
 
 Cell = str | int | float | None
+Row = dict[str, Cell]
 
+# Widths in letters: a table above the first is split, one above the second has smaller letters, one
+# above the third becomes a block per row on a phone.
+_PAGE_LETTERS, _LARGE_LETTERS, _PHONE_LETTERS = 147, 120, 50
+_FEW_COLUMNS = 4
+_NONE = "–"  # noqa: RUF001
 _LATEX = {"\\": r"\textbackslash{}", **{c: f"\\{c}" for c in "&%$#_{}"}}
-_LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--"}  # noqa: RUF001
+_LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", _NONE: "--"}
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells; numbers have `digits` decimals but in CSV, and None is a dash."""
+    """Rows of named cells; columns without any value are left out.
+
+    Numbers have `digits` decimals, in CSV all of them; None is a dash.
+    """
 
     name: str
     caption: str
-    header: list[str]
-    rows: list[list[Cell]]
+    rows: list[Row]
     digits: int = 1
-    bold_best: bool = False
+    bold_best: Collection[str] = ()  # columns among which the best of a row is bold
+
+    @functools.cached_property
+    def header(self) -> list[str]:
+        """The names of the columns that have a value."""
+        names = dict.fromkeys(name for row in self.rows for name in row)
+        return [name for name in names if any(row.get(name) is not None for row in self.rows)]
 
     def csv(self) -> str:
         """As CSV, with unrounded numbers."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(self.header)
-        writer.writerows(
-            [f"{cell:.10g}" if isinstance(cell, float) else cell for cell in row]
-            for row in self.rows
-        )
+        for row in self.rows:
+            cells = (row.get(name) for name in self.header)
+            writer.writerow(f"{cell:.10g}" if isinstance(cell, float) else cell for cell in cells)
         return text.getvalue()
 
     def markdown(self) -> str:
         """As Markdown."""
         marks = ["---" if i == 0 else "---:" for i in range(len(self.header))]
         lines = [self.header, marks]
-        for row, best in self._shown():
-            lines.append([f"**{cell}**" if b else cell for cell, b in zip(row, best, strict=True)])
+        for cells in self._shown():
+            lines.append([f"**{text}**" if is_best else text for text, is_best in cells])
         body = "\n".join("| " + " | ".join(map(_markdown, line)) + " |" for line in lines)
         return f"{self.caption}\n\n{body}\n"
 
     def latex(self) -> str:
         """As a LaTeX tabular for the booktabs package."""
-        columns = "l" + "r" * (len(self.header) - 1)
         lines = [
             f"% {self.caption}",
-            f"\\begin{{tabular}}{{{columns}}}",
+            f"\\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}",
             "\\toprule",
             " & ".join(map(_latex, self.header)) + " \\\\",
             "\\midrule",
         ]
-        for row, best in self._shown():
-            cells = [
-                f"\\textbf{{{_latex(cell)}}}" if b else _latex(cell)
-                for cell, b in zip(row, best, strict=True)
-            ]
-            lines.append(" & ".join(cells) + " \\\\")
+        for cells in self._shown():
+            texts = [f"\\textbf{{{_latex(t)}}}" if is_best else _latex(t) for t, is_best in cells]
+            lines.append(" & ".join(texts) + " \\\\")
         return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
 
     def html(self) -> str:
-        """As HTML, with its caption."""
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in self.header)
+        """As HTML with its caption, split where it would be wider than the page."""
+        common = self._common() if len(self.header) > _FEW_COLUMNS else {}
+        caption = self.caption
+        if common:
+            listed = "; ".join(f"{name}: {value}" for name, value in common.items())
+            caption += f" The same in all rows: {listed}."
+        parts = [[0]]
+        for i, name in enumerate(self.header):
+            if i and name not in common:
+                if self._width([*parts[-1], i]) > _PAGE_LETTERS:
+                    parts.append([0])
+                parts[-1].append(i)
+        body = "".join(map(self._html_part, parts))
+        return f"<div class=caption>{html.escape(caption)}</div>{body}"
+
+    def _html_part(self, places: list[int]) -> str:
+        names = [html.escape(self.header[i], quote=True) for i in places]
+        width = self._width(places)
+        is_wide = width > _PHONE_LETTERS
+        classes = ("wide " if is_wide else "") + ("dense" if width > _LARGE_LETTERS else "")
         body = []
-        for row, best in self._shown():
-            cells = [
-                f"<td class=best>{html.escape(cell)}</td>" if b else f"<td>{html.escape(cell)}</td>"
-                for cell, b in zip(row, best, strict=True)
-            ]
-            body.append(f"<tr>{''.join(cells)}</tr>")
+        for cells in self._shown():
+            body.append("<tr>")
+            for i, name in zip(places, names, strict=True):
+                text, is_best = cells[i]
+                label = f" data-label='{name}'" if is_wide and i else ""
+                kind = " class=best" if is_best else " class=none" if text == _NONE else ""
+                body.append(f"<td{kind}{label}>{html.escape(text)}</td>")
+            body.append("</tr>")
+        head = "".join(f"<th>{name}</th>" for name in names)
         return (
-            f"<div class=caption>{html.escape(self.caption)}</div>"
-            f"<div class=table><table><thead><tr>{head}</tr></thead>"
+            f"<div class=table><table class='{classes}'><thead><tr>{head}</tr></thead>"
             f"<tbody>{''.join(body)}</tbody></table></div>"
         )
 
-    def _shown(self) -> list[tuple[list[str], list[bool]]]:
-        """Cells as text, and which of them are the best of their row."""
+    def _width(self, places: list[int]) -> int:
+        """The least width of some columns in letters: texts wrap between words."""
+        total = 0
+        for name in (self.header[i] for i in places):
+            texts = [name, *(self._text(row.get(name)) for row in self.rows)]
+            total += max(len(word) for text in texts for word in text.split()) + 3
+        return total
+
+    def _common(self) -> dict[str, str]:
+        """Columns after the first that have the same text in all of several rows."""
+        found = {}
+        for name in self.header[1:] if len(self.rows) > 1 else ():
+            first, *others = {row.get(name) for row in self.rows}
+            if isinstance(first, str) and not others:
+                found[name] = first
+        return found
+
+    def _shown(self) -> list[list[tuple[str, bool]]]:
+        """Each cell as text, and whether it is the best of its row."""
         shown = []
         for row in self.rows:
-            numbers = [cell for cell in row[1:] if isinstance(cell, float)]
-            best = max(numbers) if self.bold_best and len(numbers) > 1 else None
-            marked = [best is not None and cell == best for cell in row]
-            shown.append(([self._text(cell) for cell in row], marked))
+            rivals = {n: cell for n in self.bold_best if isinstance(cell := row.get(n), float)}
+            best = max(rivals.values()) if len(rivals) > 1 else None
+            shown.append(
+                [(self._text(row.get(n)), n in rivals and row[n] == best) for n in self.header]
+            )
         return shown
 
     def _text(self, cell: Cell) -> str:
         if cell is None:
-            return "–"  # noqa: RUF001
+            return _NONE
         if isinstance(cell, float):
             return f"{cell:,.{self.digits}f}"
-        return str(cell)
+        return cell if isinstance(cell, str) else f"{cell:,}"
 
 
 def _latex(text: str) -> str:

@@ -1,4 +1,4 @@
-"""A run's folder: new, resumed or moved aside, and never shared by two processes."""
+"""A run's folder: new, resumed or moved aside, and never used by two processes."""
 
 import dataclasses
 import os
@@ -21,11 +21,11 @@ _SETTINGS = "config.json"
 
 
 class FolderBusyError(ConfigError):
-    """Another process trains in the folder."""
+    """Another process uses the folder."""
 
 
 def check_folder(config: Config) -> None:
-    """Refuses a folder that holds another run or cannot be written, and touches nothing."""
+    """Refuses a folder that holds another run or cannot be written; changes nothing."""
     folder = config.folder
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not nearest.is_dir():
@@ -34,19 +34,19 @@ def check_folder(config: Config) -> None:
         raise _unwritable(folder, f"no permission to write in {nearest}")
     if config.restart and folder.name in ("", ".."):
         raise ConfigError(
-            f"--restart cannot move {folder} aside; give --run_dir by its name, from outside of it."
+            f"--restart cannot move {folder} aside; give --run_dir by name, from outside of it."
         )
     if resumes(config):
         check_settings(_settings(folder), config)
 
 
 def resumes(config: Config) -> bool:
-    """Whether the run goes on with what is in its folder."""
+    """Whether the folder holds a run to resume."""
     return (config.folder / _SETTINGS).exists() and not config.restart
 
 
 def is_finished(config: Config, checkpoint: Checkpoint) -> bool:
-    """Whether a run has its frames, its last evaluation, and the weights of it if they are best."""
+    """Whether a run has all frames, its last evaluation, and its best weights on disk."""
     frames, best = checkpoint.frames, checkpoint.best
     is_due = has_passed(config.eval_period_frames, checkpoint.evaluated, frames)
     is_kept = best is None or best.frames != frames or kept_best(config.folder) == best
@@ -65,30 +65,28 @@ def _settings(folder: Path) -> Config:
 
 
 def read_config(run_dir: Path) -> Config:
-    """The settings of the run in this folder, for a command that only reads it."""
+    """The settings of the run in this folder, for commands that only read it."""
     path = run_dir / _SETTINGS
     try:
         config = Config.from_json(path.read_text())
     except OSError as error:
         raise ConfigError(
-            f"--run_dir={run_dir} is not the folder of a run: {path} cannot be read "
-            f"({error.strerror})."
+            f"--run_dir={run_dir} is not a run folder: {path} cannot be read ({error.strerror})."
         ) from error
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"{path} holds no settings of this version ({error}).") from error
+        raise ConfigError(f"{path} has no settings that this version reads ({error}).") from error
     return dataclasses.replace(config, run_dir=str(run_dir))  # it may have been moved
 
 
 def check_settings(old: Config, new: Config) -> None:
-    """Refuses settings that may not change in mid-run."""
+    """Refuses settings that may not change on resume."""
     fixed = [name for name in changed_settings(old, new) if not _may_change(name)]
     if fixed:
         before = " ".join(f"--{name}={getattr(old, name)}" for name in fixed)
         after = " ".join(f"--{name}={getattr(new, name)}" for name in fixed)
         raise ConfigError(
-            f"{new.folder} holds a run with {before}, this command says {after}, and that cannot "
-            "change in mid-run; give the old settings, another --run_dir, or --restart to move "
-            "the run aside."
+            f"{new.folder} holds a run with {before}, which cannot change to {after} on resume; "
+            "give the old settings, another --run_dir, or --restart to move the run aside."
         )
 
 
@@ -103,7 +101,7 @@ def _may_change(name: str) -> bool:
 
 
 class RunFolder:
-    """The folder of a run while a process works in it."""
+    """The folder of a run while this process uses it."""
 
     def __init__(self, config: Config):
         self._config = config
@@ -151,7 +149,7 @@ class RunFolder:
         return checkpoint
 
     def begin(self) -> None:
-        """Writes the settings; an older run is moved aside or says what changed."""
+        """Writes the settings; moves an older run aside, or prints what changed."""
         config = self._config
         self.lock()
         try:
@@ -159,8 +157,8 @@ class RunFolder:
                 self._move_aside()
             elif resumes(config) and not self._resumes:
                 raise ConfigError(
-                    f"Another process began a run in {self.path} meanwhile; give the same command "
-                    "again to go on with it, or another --run_dir."
+                    f"Another process started a run in {self.path} meanwhile; rerun the command to "
+                    "resume it, or give another --run_dir."
                 )
             elif resumes(config):
                 old = _settings(self.path)

@@ -1,8 +1,8 @@
-"""Checkpoints on disk: files of arrays with checksums, whole or not at all.
+"""Checkpoints on disk: files of arrays with checksums, complete or not there at all.
 
-A checkpoint is a folder `<number>/` with a manifest that names its files, their sizes and their
-checksums; it may name files of older checkpoints that did not change. It counts when its manifest
-is in place, and the manifest is written last. Nothing here can run code that a file brings.
+A checkpoint is a folder `<number>/` whose manifest lists its files with sizes and checksums;
+unchanged files of older checkpoints are listed too. The manifest is written last: without it a
+checkpoint does not exist. No file can run code.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ import numpy as np
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.types import Counters
 
-CHECKPOINTS = "checkpoints"  # in the folder of a run
+CHECKPOINTS = "checkpoints"  # in the run folder
 BEST_SCORE = "best/score.json"
 _MANIFEST = "manifest.json"
 _FORMAT = 1
@@ -32,7 +32,7 @@ class CheckpointError(ConfigError):
 
 
 class StoredFile(NamedTuple):
-    """A file of a checkpoint: its path below the store, its size and its checksum."""
+    """A file of a checkpoint: path relative to the store, size and checksum."""
 
     path: str
     size: int
@@ -49,7 +49,7 @@ class Best(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """What a manifest says."""
+    """The content of a manifest."""
 
     number: int
     files: dict[str, StoredFile]
@@ -93,7 +93,7 @@ class CheckpointStore:
         return [number for number in self._folders() if (self._path(number) / _MANIFEST).exists()]
 
     def newest_whole(self) -> tuple[Checkpoint | None, list[str]]:
-        """The newest checkpoint without damage, and what is wrong with newer ones."""
+        """The newest intact checkpoint, and the problems of newer ones."""
         problems: list[str] = []
         for number in reversed(self.numbers()):
             try:
@@ -103,14 +103,14 @@ class CheckpointStore:
         return None, problems
 
     def newest(self) -> Checkpoint | None:
-        """What the newest manifest that can be read says; the files that it names are not read."""
+        """The newest readable manifest; its files are not checked."""
         for number in reversed(self.numbers()):
             with contextlib.suppress(CheckpointError):
                 return self._manifest(number)
         return None
 
     def open(self, number: int) -> Checkpoint:
-        """A checkpoint whose every file is there and has its checksum."""
+        """A checkpoint, after checking the checksums of all its files."""
         checkpoint = self._manifest(number)
         for file in checkpoint.files.values():
             self._check(number, file)
@@ -149,7 +149,7 @@ class CheckpointStore:
                 f"Checkpoint {number} is damaged: {path} has {size} bytes of {file.size}"
             )
         if checksum != file.crc32:
-            raise CheckpointError(f"Checkpoint {number} is damaged: {path} changed on the disk")
+            raise CheckpointError(f"Checkpoint {number} is damaged: {path} changed on disk")
 
     def read(self, file: StoredFile) -> dict[str, np.ndarray]:
         """The arrays of a file."""
@@ -170,7 +170,7 @@ class CheckpointStore:
     ) -> Checkpoint:
         """Writes the next checkpoint: `new` files, and `old` ones that did not change.
 
-        Raises OSError and leaves nothing behind if the disk does not take it.
+        If writing fails it raises OSError and leaves nothing behind.
         """
         number = max(self._folders(), default=0) + 1
         folder = self._path(number)
@@ -188,7 +188,7 @@ class CheckpointStore:
         return checkpoint
 
     def _write_arrays(self, folder: Path, name: str, arrays: dict[str, np.ndarray]) -> StoredFile:
-        """Writes arrays, compressed and through to the disk."""
+        """Writes compressed arrays and syncs them to disk."""
         path = folder / f"{name}.lz4"
         with path.open("wb") as raw:
             summed = _SummedWriter(raw)
@@ -206,13 +206,13 @@ class CheckpointStore:
         return path.is_file() and path.stat().st_size == file.size
 
     def prune(self, keep: int) -> None:
-        """Deletes all but the newest checkpoints and the files that they name."""
+        """Deletes all but the newest checkpoints and the files they list."""
         numbers = self.numbers()
         for number in numbers[:-keep]:
             (self._path(number) / _MANIFEST).unlink()
         needed = {self._path(number) / _MANIFEST for number in numbers[-keep:]}
         for number in numbers[-keep:]:
-            # Of a manifest that was damaged nobody knows the files, nor could use them.
+            # A damaged manifest lists no files, and its checkpoint cannot be used.
             with contextlib.suppress(CheckpointError):
                 files = self._manifest(number).files.values()
                 needed |= {self.folder / file.path for file in files}
@@ -220,20 +220,20 @@ class CheckpointStore:
             folder = self._path(number)
             for path in folder.iterdir():
                 if path not in needed:
-                    with contextlib.suppress(OSError):  # a folder that a person or a tool made
+                    with contextlib.suppress(OSError):  # a folder, made by a person or a tool
                         path.unlink()
             if not any(folder.iterdir()):
                 folder.rmdir()
 
     def discard_newer(self, number: int) -> None:
-        """Takes newer checkpoints out of the count; `prune` deletes them."""
+        """Invalidates newer checkpoints; `prune` deletes them."""
         for newer in self.numbers():
             if newer > number:
                 manifest = self._path(newer) / _MANIFEST
                 manifest.rename(manifest.with_suffix(".damaged"))
 
     def _folders(self) -> list[int]:
-        """Numbers that have a folder, with a manifest or not, oldest first."""
+        """Numbers of all checkpoint folders, oldest first."""
         names = (path.name for path in self.folder.glob("[0-9]*") if path.is_dir())
         numbers = [int(name) for name in names if name.isdigit()]
         return sorted(number for number in numbers if self._path(number).is_dir())
@@ -243,7 +243,7 @@ class CheckpointStore:
 
 
 def kept_best(run_dir: Path) -> Best | None:
-    """What `best/` says that it holds."""
+    """The evaluation whose weights are in `best/`."""
     try:
         return Best(**json.loads((run_dir / BEST_SCORE).read_text()))
     except (OSError, ValueError, TypeError):
@@ -251,7 +251,7 @@ def kept_best(run_dir: Path) -> Best | None:
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Puts a whole file in place, or leaves what was there."""
+    """Replaces a file completely, or leaves the old one."""
     aside = path.with_name(f".{path.name}.part")
     try:
         with aside.open("wb") as stream:
@@ -265,8 +265,8 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Puts a folder's list of files on the disk."""
-    if os.name == "posix":  # elsewhere a folder cannot be opened
+    """Syncs a folder's entries to disk."""
+    if os.name == "posix":  # folders cannot be opened elsewhere
         descriptor = os.open(folder, os.O_RDONLY)
         os.fsync(descriptor)
         os.close(descriptor)
@@ -277,7 +277,7 @@ def _body_checksum(body: dict) -> int:
 
 
 class _SummedWriter:
-    """Counts and sums up what is written through it."""
+    """Counts bytes and computes a checksum of what is written through it."""
 
     def __init__(self, stream: IO[bytes]):
         self._stream = stream
@@ -285,11 +285,11 @@ class _SummedWriter:
         self.crc32 = 0
 
     def write(self, data: bytes) -> int:
-        """Writes, counts and sums up."""
+        """Writes, and updates size and checksum."""
         self.size += len(data)
         self.crc32 = zlib.crc32(data, self.crc32)
         return self._stream.write(data)
 
     def flush(self) -> None:
-        """Flushes the stream below."""
+        """Flushes the stream."""
         self._stream.flush()

@@ -1,4 +1,4 @@
-"""The weights that a run kept: as named arrays, in a network, and in a policy that plays."""
+"""The weights of a run: as named arrays, in a network, and in a policy."""
 
 import io
 import json
@@ -28,24 +28,24 @@ _BEST_WEIGHTS = "best/online.npz"
 
 
 def named(prefix: str, variables: Iterable) -> dict[str, Any]:
-    """Variables by their place: the names that Keras gives count up with every model."""
+    """Variables by position: Keras's own names change with every model built."""
     return {f"{prefix}/{i}": variable for i, variable in enumerate(variables)}
 
 
 def values(variables: dict[str, Any]) -> dict[str, np.ndarray]:
-    """What the variables hold."""
+    """The values of the variables."""
     return {name: variable.numpy() for name, variable in variables.items()}
 
 
 def assign(variables: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    """Fills the variables, or none of them."""
+    """Assigns all variables, or none."""
     check_alike(values(variables), arrays)
     for name, variable in variables.items():
         variable.assign(arrays[name])
 
 
 def check_alike(expected: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> None:
-    """Refuses arrays that are missing or of another shape or type."""
+    """Refuses missing arrays and other shapes or types."""
     for name, array in expected.items():
         other = found.get(name)
         if other is None or other.shape != array.shape or other.dtype != array.dtype:
@@ -53,12 +53,12 @@ def check_alike(expected: dict[str, np.ndarray], found: dict[str, np.ndarray]) -
 
 
 def write_best(folder: Path, network: Network, best: Best) -> None:
-    """Keeps a network as the best of the run in this folder."""
+    """Stores a network as the best of the run."""
     (folder / _BEST_WEIGHTS).parent.mkdir(exist_ok=True)
-    # Not as HDF5: its library ends the process where the disk is full.
+    # Not HDF5: its library aborts the process when the disk is full.
     weights = io.BytesIO()
     score = json.dumps(best._asdict(), indent=2) + "\n"
-    # The score is in the file of the weights too: a kill between the two files mixes nothing up.
+    # The score is in the weights file too: a kill between the two files cannot mix them up.
     arrays = values(named("online", network.variables)) | {"score": np.array(score)}
     np.savez(weights, allow_pickle=False, **arrays)
     write_atomically(folder / _BEST_WEIGHTS, lambda file: file.write(weights.getbuffer()))
@@ -66,7 +66,7 @@ def write_best(folder: Path, network: Network, best: Best) -> None:
 
 
 def restore_best(run_dir: Path, network: Network) -> Best:
-    """Fills a network with the weights of a run's best evaluation."""
+    """Loads the weights of a run's best evaluation into a network."""
     try:
         with (run_dir / _BEST_WEIGHTS).open("rb") as file:
             arrays = dict(np.load(file, allow_pickle=False))
@@ -74,7 +74,7 @@ def restore_best(run_dir: Path, network: Network) -> Best:
         assign(named("online", network.variables), arrays)
     except FileNotFoundError as error:
         raise ConfigError(
-            f"{run_dir} has no best weights, for which a run needs an evaluation; give "
+            f"{run_dir} has no best weights, because it has no evaluation yet; give "
             "--snapshot=latest or another --run_dir."
         ) from error
     except (
@@ -93,9 +93,9 @@ def restore_best(run_dir: Path, network: Network) -> Best:
 
 
 def restore_online(run_dir: Path, network: Network, number: int | None = None) -> int:
-    """Fills a network from the newest whole checkpoint of a run, or from that number.
+    """Loads the newest intact checkpoint of a run, or that number, into a network.
 
-    Gives the frames that it was trained for.
+    Returns the frames that it was trained for.
     """
     store = CheckpointStore(run_dir / CHECKPOINTS)
     checkpoint = None
@@ -114,15 +114,15 @@ def restore_online(run_dir: Path, network: Network, number: int | None = None) -
     reason = f" ({problems[0]})" if problems else ""
     there = ", ".join(map(str, store.numbers())) or "none"
     raise ConfigError(
-        f"{store.folder} holds no whole checkpoint{reason}; there: {there}. Give another "
+        f"{store.folder} has no intact checkpoint{reason}; found: {there}. Give another "
         "--checkpoint or --run_dir."
     )
 
 
-def make_actor(
+def make_policy(
     config: Config, network: Network, spec: WorldSpec, *, noise: bool, rng: np.random.Generator
 ) -> Policy:
-    """What plays by a network of the settings, with noise where the network has some."""
+    """The policy of a network; `noise` applies to noisy networks only."""
     if config.algorithm == "a3c":
         return a3c.PolicyActor(network=network, rng=rng)
     return Actor(
@@ -137,7 +137,7 @@ def make_actor(
 def load_network(
     config: Config, spec: WorldSpec, *, is_best: bool, checkpoint: int | None, seed: int
 ) -> tuple[Network, int, Best | None]:
-    """The run's network, the frames that it was trained for, and its score if it is the best."""
+    """The run's network, its training frames, and its evaluation if it is the best one."""
     network = make_network(config, spec, seed=seed, name="online")
     if is_best:
         best = restore_best(config.folder, network)
@@ -145,12 +145,12 @@ def load_network(
     return network, restore_online(config.folder, network, checkpoint), None
 
 
-def load_actor(
+def load_policy(
     config: Config, spec: WorldSpec, *, is_best: bool, checkpoint: int | None, seed: int
 ) -> tuple[Policy, int]:
-    """The run's policy, with noise if `eval_noise`, and the frames that it was trained for."""
+    """The run's policy, with noise if `eval_noise`, and its training frames."""
     network, frames, _ = load_network(
         config, spec, is_best=is_best, checkpoint=checkpoint, seed=seed
     )
     rng = np.random.default_rng(seed)
-    return make_actor(config, network, spec, noise=config.eval_noise, rng=rng), frames
+    return make_policy(config, network, spec, noise=config.eval_noise, rng=rng), frames

@@ -1,6 +1,6 @@
-"""Numbers over games and seeds.
+"""Aggregates over games and seeds.
 
-A matrix of scores is [S, G]: a column per game, its seeds first, then NaN where a game has fewer.
+A score matrix is [S, G]: a column per game, padded with NaN where a game has fewer seeds.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,9 +36,9 @@ def score_matrix(columns: Iterable[Sequence[float]]) -> np.ndarray:
 
 
 def aggregate(scores: np.ndarray) -> Aggregate:
-    """Median and mean over games of the mean over seeds, and the interquartile mean over all runs.
+    """Median and mean over games of the mean over seeds; interquartile mean over all runs.
 
-    Takes [..., S, G] and gives [...].
+    Takes [..., S, G], returns [...].
     """
     per_game = np.nanmean(scores, axis=-2)
     runs = scores.reshape(*scores.shape[:-2], -1)
@@ -48,7 +48,7 @@ def aggregate(scores: np.ndarray) -> Aggregate:
 
 
 def interquartile_mean(values: np.ndarray) -> np.ndarray:
-    """Mean of the middle half of [..., N], without NaN; a quarter is rounded down."""
+    """Mean of the middle half of [..., N], ignoring NaN; a quarter is rounded down."""
     ordered = np.sort(values, axis=-1)  # NaN last
     count = np.sum(~np.isnan(values), axis=-1, keepdims=True)
     rank = np.arange(values.shape[-1])
@@ -60,9 +60,9 @@ def interquartile_mean(values: np.ndarray) -> np.ndarray:
 def bootstrap(
     scores: np.ndarray, *, rng: np.random.Generator, repetitions: int = 2000
 ) -> tuple[Interval, Interval, Interval] | None:
-    """95 % intervals of `aggregate`, drawing seeds anew within each game.
+    """95 % intervals of `aggregate`, resampling seeds within each game.
 
-    None where no game has two seeds: nothing is known of the spread then.
+    None if no game has two seeds, because the spread is unknown then.
     """
     seeds = np.sum(~np.isnan(scores), axis=0)  # [G]
     if scores.size == 0 or seeds.max() < 2:
@@ -71,6 +71,21 @@ def bootstrap(
     drawn = np.floor(rng.random(shape) * seeds).astype(np.int64)
     samples = np.take_along_axis(scores[None], drawn, axis=1)  # [B, S, G]
     samples[:, np.isnan(scores)] = np.nan
+    return _intervals(samples)
+
+
+def bootstrap_episodes(
+    episodes: Iterable[np.ndarray], *, rng: np.random.Generator, repetitions: int = 2000
+) -> tuple[Interval, Interval, Interval]:
+    """95 % intervals of `aggregate` for one seed per game, resampling each game's episodes."""
+    means = [
+        rng.choice(scores, (repetitions, len(scores))).mean(axis=1) for scores in episodes
+    ]  # G times [B]
+    return _intervals(np.stack(means, axis=-1)[:, None])
+
+
+def _intervals(samples: np.ndarray) -> tuple[Interval, Interval, Interval]:
+    """Intervals of the aggregates of resampled scores [B, S, G]."""
     median, iqm, mean = (
         Interval(*np.quantile(values, (0.025, 0.975))) for values in aggregate(samples)
     )
@@ -90,6 +105,6 @@ def area_under_curve(frames: np.ndarray, scores: np.ndarray) -> float:
 
 
 def moving_average(values: np.ndarray, window: int) -> np.ndarray:
-    """Means of `window` points in a row of [..., T]: the first is that of the first `window`."""
+    """Means of `window` consecutive points of [..., T]; gives `window` - 1 points fewer."""
     sums = np.cumsum(np.concatenate([np.zeros_like(values[..., :1]), values], axis=-1), axis=-1)
     return (sums[..., window:] - sums[..., :-window]) / window

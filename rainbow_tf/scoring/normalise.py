@@ -1,4 +1,4 @@
-"""Human-normalised scores, and the paper's own tables."""
+"""Human-normalised scores and published scores."""
 
 import csv
 import functools
@@ -21,11 +21,18 @@ PRINTED_MEDIANS: dict[str, tuple[float | None, float]] = {
     "noisy_dqn": (118, 102),
     "rainbow": (223, 153),
 }
-PUBLICATIONS = ("paper", "atari100k")
+PUBLICATIONS = ("paper", "atari100k", "dopamine")
+# BBF's sticky-action column is left out: the others have no sticky actions.
 _ATARI100K_COLUMNS = {
     "DER_van_Hasselt_2019": "n20_data_efficient",
     "SimPLe_Kaiser_2019": "simple",
+    "DrQ_eps_100runs": "drq_eps",
+    "SPR_100runs": "spr",
+    "IRIS_5runs": "iris",
+    "EfficientZero": "efficient_zero",
+    "BBF_RR8": "bbf",
 }
+_DOPAMINE_AGENTS = {"Rainbow": "rainbow", "DQN": "dqn", "C51": "distributional_dqn"}
 _PAPER_COLUMNS = {
     "DQN": "dqn",
     "A3C": "a3c",
@@ -71,11 +78,13 @@ def human_normalised(game: str, score: float, regime: str) -> float | None:
 
 
 def published(publication: str, regime: str) -> dict[str, dict[str, float]]:
-    """Scores by agent and game: the Rainbow paper's, or those after 400K frames of no-op starts."""
+    """Scores by agent and game of the Rainbow paper, or after 400K frames (no-op starts only)."""
     if publication == "paper":
         rows, columns = _rows(f"rainbow_paper_{_COLUMNS[regime]}.csv"), _PAPER_COLUMNS
-    elif regime == "noop":
-        rows, columns = _rows("atari100k_der.csv"), _ATARI100K_COLUMNS
+    elif publication == "atari100k" and regime == "noop":
+        later = {row["game"]: row for row in _rows("atari100k_published.csv")}
+        rows = [row | later[_joined(row["game"])] | row for row in _rows("atari100k_der.csv")]
+        columns = _ATARI100K_COLUMNS
     else:
         return {}
     return {
@@ -85,6 +94,32 @@ def published(publication: str, regime: str) -> dict[str, dict[str, float]]:
     }
 
 
+class Point(NamedTuple):
+    """A point of Dopamine's curves: training returns with sticky actions."""
+
+    frames: float
+    mean: float
+    deviation: float
+    seeds: int
+
+
+def dopamine_curves(game: str) -> dict[str, list[Point]]:
+    """Dopamine's curves in a game, by our names of its agents."""
+    found: dict[str, list[Point]] = {}
+    for row in _rows("dopamine_early_curves.csv"):
+        if row["game"] == _joined(game):
+            frames, mean, deviation = (float(row[name]) for name in ("frames_M", "mean", "sd"))
+            point = Point(1e6 * frames, mean, deviation, int(row["seeds"]))
+            found.setdefault(_DOPAMINE_AGENTS[row["agent"]], []).append(point)
+    return found
+
+
+def _joined(game: str) -> str:
+    """A game as other projects write it: bankheist for bank_heist."""
+    return game.replace("_", "")
+
+
+@functools.cache
 def _rows(name: str) -> list[dict[str, str]]:
     text = (resources.files("rainbow_tf.scoring") / "data" / name).read_text()
     return list(csv.DictReader(text.splitlines()))

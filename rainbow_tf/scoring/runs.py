@@ -1,4 +1,4 @@
-"""Run folders, read from what training and evaluation left in them."""
+"""Reads run folders: the files that training and evaluation write."""
 
 import csv
 import json
@@ -13,12 +13,15 @@ import numpy as np
 
 from rainbow_tf.config import Config, ConfigError
 
+# Training returns are read only for curves with fewer evaluations than this: a long run has a
+# smooth curve without them, and a train.csv that takes long to read.
+_MANY_EVALUATIONS = 40
 # What --restart appends to the folder of a run that it moves aside.
 _MOVED_ASIDE = re.compile(r"_\d{8}_\d{6}$")
 
 
 class Curve(NamedTuple):
-    """Scores over training: of evaluations, or without any, the mean return in training."""
+    """Scores over frames: of evaluations during training, or mean returns of training itself."""
 
     frames: np.ndarray
     scores: np.ndarray
@@ -27,11 +30,12 @@ class Curve(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """What the evaluate command found of a snapshot; values and returns are per episode."""
+    """A result of the evaluate command; arrays are per episode."""
 
     protocol: str
     score: float
-    episodes: int
+    conditions: str  # such as "100 episodes, latest weights, epsilon 0.001"
+    scores: np.ndarray
     values: np.ndarray
     returns: np.ndarray
     outside_support: np.ndarray
@@ -44,17 +48,18 @@ class Run:
     folder: Path
     config: Config
     agent: str
-    curve: Curve
+    curve: Curve  # of evaluations if there are any, otherwise the same as `training`
+    training: Curve  # may be empty if there are many evaluations
     evaluations: tuple[Evaluation, ...]
 
     @property
-    def world(self) -> str:
+    def environment(self) -> str:
         """Name of its game or environment."""
         return self.config.world
 
     @property
     def is_finished(self) -> bool:
-        """Whether its curve reaches the end of training, within one evaluation."""
+        """Whether its curve reaches the end of training, give or take one period."""
         if self.curve.is_training:
             period = self.config.log_period_frames
         else:
@@ -68,7 +73,7 @@ class Run:
 
 
 def read_runs(folder: Path) -> list[Run]:
-    """Every run at or below a folder, but those that a restart moved aside."""
+    """Every run at or below a folder, except those that --restart moved aside."""
     if not folder.is_dir():
         raise ConfigError(f"--runs={folder} is not a folder; give one that holds run folders.")
     runs = [_read_run(path) for path in _run_folders(folder)]
@@ -79,11 +84,11 @@ def read_runs(folder: Path) -> list[Run]:
         )
     seen: dict[tuple, Path] = {}
     for run in runs:
-        key = (run.config.protocol, run.world, run.agent, run.config.seed)
+        key = (run.config.protocol, run.environment, run.agent, run.config.seed)
         if key in seen:
             raise ConfigError(
                 f"{seen[key]} and {run.folder} are both seed {run.config.seed} of {run.agent} on "
-                f"{run.world}; move one of them out of --runs={folder}."
+                f"{run.environment}; move one of them out of --runs={folder}."
             )
         seen[key] = run.folder
     return runs
@@ -100,11 +105,15 @@ def _run_folders(folder: Path) -> Iterator[Path]:
 def _read_run(folder: Path) -> Run:
     config = _read_config(folder / "config.json")
     paths = sorted((folder / "evaluations").glob("*/summary.json"))
+    evaluations = _read_evaluations(folder / "eval.csv")
+    is_long = evaluations is not None and len(evaluations.frames) >= _MANY_EVALUATIONS
+    training = _read_training(None if is_long else folder / "train.csv", config)
     return Run(
         folder=folder,
         config=config,
         agent=config.agent,
-        curve=_read_curve(folder, config),
+        curve=evaluations or training,
+        training=training,
         evaluations=tuple(_read_evaluation(path) for path in paths),
     )
 
@@ -116,27 +125,30 @@ def _read_config(path: Path) -> Config:
         raise ConfigError(f"{path} cannot be used: {error}") from error
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(
-            f"{path} cannot be read ({error}); mend it, or move its folder out of --runs."
+            f"{path} cannot be read ({error}); fix it, or move its folder out of --runs."
         ) from error
 
 
-def _read_curve(folder: Path, config: Config) -> Curve:
-    path = folder / "eval.csv"
-    if path.exists():
-        frames, scores, protocols = _columns(
-            path, {"frames": int, "score_mean": float, "protocol": str}
+def _read_evaluations(path: Path) -> Curve | None:
+    if not path.exists():
+        return None
+    frames, scores, protocols = _columns(
+        path, {"frames": int, "score_mean": float, "protocol": str}
+    )
+    if len(set(protocols)) > 1:
+        raise ConfigError(
+            f"{path} mixes scores of different protocols ({', '.join(sorted(set(protocols)))}); "
+            "keep the rows of one."
         )
-        if len(set(protocols)) > 1:
-            raise ConfigError(
-                f"{path} holds scores of unlike protocols ({', '.join(sorted(set(protocols)))}); "
-                "keep the rows of one."
-            )
-        if frames:
-            return Curve(np.array(frames), np.array(scores), protocols[0], is_training=False)
+    if not frames:
+        return None
+    return Curve(np.array(frames), np.array(scores), protocols[0], is_training=False)
+
+
+def _read_training(path: Path | None, config: Config) -> Curve:
     protocol = f"{config.protocol}/noop" if config.game is not None else "gymnasium"
-    path = folder / "train.csv"
     points: list[tuple] = []
-    if path.exists():
+    if path is not None and path.exists():
         frames, returns = _columns(path, {"frames": int, "return_mean_100": _optional})
         points = [point for point in zip(frames, returns, strict=True) if not np.isnan(point[1])]
     frames_, scores_ = np.array(points, dtype=float).reshape(-1, 2).T
@@ -148,10 +160,13 @@ def _read_evaluation(path: Path) -> Evaluation:
         summary = json.loads(path.read_text())
         protocol, score = str(summary["protocol"]), float(summary["score_mean"])
         episodes, origin = int(summary["episodes"]), summary.get("starts_origin")
+        conditions = f"{episodes:,} episodes, {summary.get('snapshot', 'best')} weights"
+        if summary.get("eval_epsilon"):
+            conditions += f", epsilon {float(summary['eval_epsilon']):g}"
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(
-            f"{path} is no summary of an evaluation ({error!r}); run python -m rainbow_tf.evaluate "
-            "again, or delete its folder."
+            f"{path} is not a summary of an evaluation ({error!r}); run "
+            "python -m rainbow_tf.evaluate again, or delete its folder."
         ) from error
     starts = protocol.split("/")[-1]
     if starts != "noop" and origin not in (None, starts):
@@ -159,14 +174,15 @@ def _read_evaluation(path: Path) -> Evaluation:
             f"{path} calls its starts {starts}, but they were recorded by {origin}; run python -m "
             "rainbow_tf.evaluate again."
         )
-    names = ("value_mean", "return_mean", "outside_support")
-    scores = path.with_name("scores.csv")
-    columns: list[list] = [[], [], []]
-    if scores.exists():
-        columns = _columns(scores, dict.fromkeys(names, _optional))
-    values, returns, outside = (np.array(column, dtype=float) for column in columns)
+    names = ("score", "value_mean", "return_mean", "outside_support")
+    path = path.with_name("scores.csv")
+    columns: list[list] = [[] for _ in names]
+    if path.exists():
+        columns = _columns(path, dict.fromkeys(names, _optional))
+    scores, values, returns, outside = (np.array(column, dtype=float) for column in columns)
     known = ~(np.isnan(values) | np.isnan(returns))
-    return Evaluation(protocol, score, episodes, values[known], returns[known], outside[known])
+    checks = values[known], returns[known], outside[known]
+    return Evaluation(protocol, score, conditions, scores, *checks)
 
 
 def _optional(text: str) -> float:
@@ -174,8 +190,8 @@ def _optional(text: str) -> float:
 
 
 def _columns(path: Path, kinds: dict[str, Callable[[str], Any]]) -> list[list]:
-    """The named columns of a CSV file, each read by its kind."""
-    way_out = "delete that line, or go on with the run, which keeps whole rows only"
+    """The named columns of a CSV file, each converted by its function."""
+    way_out = "delete that line, or resume the run, which keeps complete rows only"
     if path.name == "scores.csv":
         way_out = "run python -m rainbow_tf.evaluate again"
     try:

@@ -1,51 +1,70 @@
-"""A set of runs as a study: protocols, curves over games and seeds, end scores, what is missing."""
+"""What a set of runs says together: protocols, curves, end scores, missing runs."""
 
 import dataclasses
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.scoring import normalise
-from rainbow_tf.scoring.aggregate import area_under_curve
-from rainbow_tf.scoring.runs import Run
+from rainbow_tf.scoring.aggregate import (
+    Aggregate,
+    Interval,
+    aggregate,
+    area_under_curve,
+    bootstrap,
+    bootstrap_episodes,
+    score_matrix,
+)
+from rainbow_tf.scoring.runs import Curve, Evaluation, Run
 
 SNAPSHOT = "evaluate"
 BEST = "best in training"
 TRAINING = "training returns"
+_REPETITIONS = 1000
 
 
 class Grid(NamedTuple):
-    """Curves of one agent on common frames: a row of scores for each world."""
+    """Curves of one agent on common frames: a row of scores for each environment."""
 
     frames: np.ndarray  # [T]
-    worlds: tuple[str, ...]  # G
+    environments: tuple[str, ...]  # G
     scores: np.ndarray  # [G, T], mean over seeds
-    seeds: tuple[int, ...]  # seeds per world
+    seeds: tuple[int, ...]  # seeds per environment
 
 
 class EndScores(NamedTuple):
-    """The scores of one agent at the end, by world and seed, and where they come from."""
+    """The end scores of one agent by environment, and where they come from."""
 
-    by_world: dict[str, list[float]]
+    by_environment: dict[str, list[float]]  # a score per seed
     sources: frozenset[str]
+    conditions: frozenset[str] = frozenset()  # of the evaluate command
+    episodes: Mapping[str, np.ndarray] = {}  # scores per episode, of environments with one seed
+
+
+class Estimate(NamedTuple):
+    """Aggregates of an agent, and their intervals over its seeds or, with one seed, episodes."""
+
+    values: Aggregate
+    intervals: tuple[Interval, Interval, Interval] | None
+    over: str | None
 
 
 class Missing(NamedTuple):
-    """A run of the grid that is not there, or not to its end."""
+    """A run of the grid that is missing or unfinished."""
 
-    world: str
+    environment: str
     agent: str
     seed: int
     found: str
 
 
-def has_reference(world: str) -> bool:
-    """Whether a world's scores can be said in percent of human."""
-    return world in normalise.references("noop")
+def has_reference(environment: str) -> bool:
+    """Whether there is a human score to normalise with."""
+    return environment in normalise.references("noop")
 
 
 def regime(protocol: str) -> str:
@@ -53,11 +72,11 @@ def regime(protocol: str) -> str:
     return "noop" if protocol.endswith("/noop") else "human"
 
 
-def unlike_protocols(runs: list[Run], *, with_paper: bool) -> dict[str, str]:
-    """Protocols whose scores must not be compared, each with a place it is in; often none.
+def conflicting_protocols(runs: list[Run], *, with_paper: bool) -> dict[str, str]:
+    """Protocols whose scores must not be compared, each with a place where it occurs.
 
-    No-op and recorded starts stand in columns of their own, so both may be there. What may not:
-    curves of two protocols, sticky beside non-sticky scores, starts recorded by different players.
+    No-op and recorded starts have separate columns, so both may occur. Refused are curves of two
+    protocols, sticky beside non-sticky scores, and starts recorded by different kinds of player.
     """
     curves = _curve_protocols(runs)
     scores = dict(curves)
@@ -77,13 +96,13 @@ def unlike_protocols(runs: list[Run], *, with_paper: bool) -> dict[str, str]:
 
 
 def checked_protocols(runs: list[Run], *, mixed: bool, with_paper: bool) -> list[Run]:
-    """Refuses unlike protocols; if they may mix, agents' names say which their curves follow."""
-    unlike = unlike_protocols(runs, with_paper=with_paper)
-    if unlike and not mixed:
-        listed = ", ".join(f"{protocol} in {place}" for protocol, place in unlike.items())
+    """Refuses conflicting protocols; with `mixed`, agents' names say which their curves follow."""
+    conflicts = conflicting_protocols(runs, with_paper=with_paper)
+    if conflicts and not mixed:
+        listed = ", ".join(f"{protocol} in {place}" for protocol, place in conflicts.items())
         raise ConfigError(
-            f"Scores of unlike protocols cannot be compared ({listed}); give --mixed to show them "
-            "side by side, each with its label, or --runs with the runs of one."
+            f"Scores of different protocols cannot be compared ({listed}); give --mixed to show "
+            "them side by side with labels, or --runs with the runs of one protocol."
         )
     if len(_curve_protocols(runs)) < 2:
         return runs
@@ -104,7 +123,7 @@ def _curve_protocols(runs: list[Run]) -> dict[str, str]:
 
 
 def _one_each(places: dict[str, str], kinds: dict[str, str]) -> dict[str, str]:
-    """A protocol of each kind, with its place."""
+    """One protocol of each kind, with its place."""
     first = {kind: protocol for protocol, kind in reversed(list(kinds.items()))}
     return {protocol: places[protocol] for protocol in first.values()}
 
@@ -112,8 +131,8 @@ def _one_each(places: dict[str, str], kinds: dict[str, str]) -> dict[str, str]:
 def counted(runs: Iterable[Run]) -> list[Run]:
     """The runs that enter curves over games and end scores.
 
-    Training returns do not stand beside evaluations, and an agent's unfinished runs count only
-    while it has no finished one.
+    Training returns are not mixed with evaluations, and an agent's unfinished runs count only
+    if it has no finished one.
     """
     known = [run for run in runs if len(run.curve.frames)]
     evaluated = [run for run in known if not run.curve.is_training] or known
@@ -124,43 +143,47 @@ def counted(runs: Iterable[Run]) -> list[Run]:
 
 
 def by_agent(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """Runs by the name of their agent."""
+    """Runs by agent."""
     found = defaultdict(list)
     for run in runs:
         found[run.agent].append(run)
     return dict(found)
 
 
-def by_world(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """Runs by the name of their world, in alphabetical order."""
+def by_environment(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Runs by environment, in alphabetical order."""
     found = defaultdict(list)
-    for run in sorted(runs, key=lambda run: run.world):
-        found[run.world].append(run)
+    for run in sorted(runs, key=lambda run: run.environment):
+        found[run.environment].append(run)
     return dict(found)
 
 
-def common_frames(runs: Sequence[Run]) -> np.ndarray:
-    """Frames that all curves cover: the points of the densest, cut to what the shortest reaches."""
-    densest = max((run.curve.frames for run in runs), key=len)
-    # Lanes step together, so a point comes some frames late: half a period is the same point.
+def common_frames(curves: Sequence[Curve]) -> np.ndarray:
+    """The frames of the densest curve, cut to the range that all curves cover."""
+    densest = max((curve.frames for curve in curves), key=len)
+    # Lanes step together, so points may be some frames late: half a period is the same point.
     slack = np.median(np.diff(densest)) / 2 if len(densest) > 1 else 0
-    start = max(run.curve.frames[0] for run in runs) - slack
-    end = min(run.curve.frames[-1] for run in runs) + slack
+    start = max(curve.frames[0] for curve in curves) - slack
+    end = min(curve.frames[-1] for curve in curves) + slack
     return densest[(densest >= start) & (densest <= end)]
 
 
-def mean_curve(runs: Iterable[Run], frames: np.ndarray) -> np.ndarray:
-    """Mean over seeds, at the given frames."""
-    curves = [np.interp(frames, run.curve.frames, run.curve.scores) for run in runs]
-    return np.mean(curves, axis=0)
+def resampled(curves: Iterable[Curve], frames: np.ndarray) -> np.ndarray:
+    """Scores at the given frames, a row per curve."""
+    return np.array([np.interp(frames, curve.frames, curve.scores) for curve in curves])
 
 
 def grid(runs: list[Run]) -> Grid:
     """The curves of one agent's runs, as far as all of them go."""
-    frames = common_frames(runs)
-    worlds = by_world(runs)
-    scores = np.array([mean_curve(of_world, frames) for of_world in worlds.values()])
-    return Grid(frames, tuple(worlds), scores, tuple(map(len, worlds.values())))
+    frames = common_frames([run.curve for run in runs])
+    environments = by_environment(runs)
+    scores = np.array(
+        [
+            resampled((run.curve for run in group), frames).mean(axis=0)
+            for group in environments.values()
+        ]
+    )
+    return Grid(frames, tuple(environments), scores, tuple(map(len, environments.values())))
 
 
 def percent_grid(runs: list[Run]) -> Grid:
@@ -168,8 +191,8 @@ def percent_grid(runs: list[Run]) -> Grid:
     curves = grid(runs)
     references = normalise.references(regime(runs[0].curve.protocol))
     percent = [
-        references[world].percent(scores)
-        for world, scores in zip(curves.worlds, curves.scores, strict=True)
+        references[environment].percent(scores)
+        for environment, scores in zip(curves.environments, curves.scores, strict=True)
     ]
     return curves._replace(scores=np.array(percent))
 
@@ -177,93 +200,152 @@ def percent_grid(runs: list[Run]) -> Grid:
 def end_scores(runs: list[Run]) -> dict[str, dict[str, EndScores]]:
     """Raw end scores by protocol and agent.
 
-    A snapshot that the evaluate command scored goes before the best evaluation during training,
-    which is a little too good: it is the largest of many.
+    A score of the evaluate command is preferred to the best evaluation during training, which is
+    biased upwards as the largest of many.
     """
-    found: dict[str, dict[str, list[tuple[str, float, str]]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
+    found: dict[str, dict[str, list[_EndScore]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
-        evaluated = {evaluation.protocol for evaluation in run.evaluations}
         for evaluation in run.evaluations:
-            found[evaluation.protocol][run.agent].append((run.world, evaluation.score, SNAPSHOT))
+            score = _EndScore(run.environment, evaluation.score, SNAPSHOT, evaluation)
+            found[evaluation.protocol][run.agent].append(score)
         curve = run.curve
+        evaluated = {evaluation.protocol for evaluation in run.evaluations}
         if curve.protocol not in evaluated and len(curve.scores):
-            score = curve.scores[-1] if curve.is_training else curve.scores.max()
+            value = curve.scores[-1] if curve.is_training else curve.scores.max()
             source = TRAINING if curve.is_training else BEST
-            found[curve.protocol][run.agent].append((run.world, float(score), source))
-    result: dict[str, dict[str, EndScores]] = {}
-    for protocol in sorted(found, key=lambda name: (regime(name) != "noop", name)):
-        result[protocol] = {}
-        for agent, rows in found[protocol].items():
-            worlds: dict[str, list[float]] = defaultdict(list)
-            for world, score, _ in sorted(rows):
-                worlds[world].append(score)
-            sources = frozenset(source for _, _, source in rows)
-            result[protocol][agent] = EndScores(dict(worlds), sources)
-    return result
+            score = _EndScore(run.environment, float(value), source)
+            found[curve.protocol][run.agent].append(score)
+    return {
+        protocol: {agent: _gathered(scores) for agent, scores in found[protocol].items()}
+        for protocol in sorted(found, key=lambda name: (regime(name) != "noop", name))
+    }
+
+
+class _EndScore(NamedTuple):
+    environment: str
+    score: float
+    source: str
+    evaluation: Evaluation | None = None
+
+
+def _gathered(scores: list[_EndScore]) -> EndScores:
+    by_environment = defaultdict(list)
+    for score in sorted(scores, key=lambda score: score[:2]):
+        by_environment[score.environment].append(score)
+    return EndScores(
+        {name: [score.score for score in group] for name, group in by_environment.items()},
+        frozenset(score.source for score in scores),
+        frozenset(score.evaluation.conditions for score in scores if score.evaluation),
+        {
+            name: group[0].evaluation.scores
+            for name, group in by_environment.items()
+            if len(group) == 1 and group[0].evaluation and len(group[0].evaluation.scores)
+        },
+    )
 
 
 def percent(scores: EndScores, protocol: str) -> dict[str, list[float]]:
-    """End scores in percent of human, of the worlds that have a reference."""
+    """End scores in percent of human, of the environments that have a reference."""
     references = normalise.references(regime(protocol))
     return {
-        world: [references[world].percent(score) for score in values]
-        for world, values in scores.by_world.items()
-        if world in references
+        environment: [references[environment].percent(score) for score in values]
+        for environment, values in scores.by_environment.items()
+        if environment in references
     }
+
+
+def estimate(scores: EndScores, protocol: str) -> Estimate:
+    """Aggregates in percent of human, of an agent with a score in a game that has a reference."""
+    percents = percent(scores, protocol)
+    matrix = score_matrix(percents.values())
+    rng = np.random.default_rng(0)
+    intervals, over = bootstrap(matrix, rng=rng), "seeds"
+    if intervals is None and set(percents) <= set(scores.episodes):
+        references = normalise.references(regime(protocol))
+        episodes = [references[name].percent(scores.episodes[name]) for name in percents]
+        intervals, over = bootstrap_episodes(episodes, rng=rng), "episodes"
+    return Estimate(aggregate(matrix), intervals, over if intervals else None)
 
 
 class Drops(NamedTuple):
     """Areas under the curves relative to Rainbow (0 %) and DQN (-100 %)."""
 
     agents: tuple[str, ...]
-    worlds: tuple[str, ...]
-    change: np.ndarray  # [agents, worlds], in percent; NaN where a run is missing
+    environments: tuple[str, ...]
+    change: np.ndarray  # [agents, environments], in percent; NaN where a run is missing
     omitted: tuple[str, ...]  # where DQN's area is not below Rainbow's
+    intervals: np.ndarray | None = None  # [agents, 2], of the medians; None if all have one seed
 
 
 def ablation_drops(runs: list[Run], ablations: Sequence[str]) -> Drops | None:
-    """What each ablation costs in each game; None without Rainbow, DQN and an ablation."""
-    wanted = {"rainbow", "dqn", *ablations}
-    found = {}
-    omitted = []
-    for world, of_world in by_world(run for run in runs if run.agent in wanted).items():
-        agents = by_agent(of_world)
-        if not {"rainbow", "dqn"} < set(agents):
-            continue
-        frames = common_frames(of_world)
-        if not len(frames):
-            continue
-        areas = {
-            agent: area_under_curve(frames, mean_curve(of_agent, frames))
-            for agent, of_agent in agents.items()
-        }
-        span = areas["rainbow"] - areas["dqn"]
-        if span <= 0:
-            omitted.append(world)
-            continue
-        found[world] = {
-            agent: 100 * (area - areas["rainbow"]) / span for agent, area in areas.items()
-        }
-    present = tuple(name for name in ablations if any(name in row for row in found.values()))
+    """The effect of each ablation in each game; None without Rainbow, DQN and an ablation."""
+    wanted = ("rainbow", "dqn", *ablations)
+    areas: dict[str, dict[str, np.ndarray]] = {}  # by game and agent, an area per seed
+    for name, group in by_environment(run for run in runs if run.agent in wanted).items():
+        agents = by_agent(group)
+        frames = common_frames([run.curve for run in group])
+        if {"rainbow", "dqn"} < set(agents) and len(frames):
+            areas[name] = {
+                agent: np.array(
+                    [
+                        area_under_curve(frames, scores)
+                        for scores in resampled((run.curve for run in of_agent), frames)
+                    ]
+                )
+                for agent, of_agent in agents.items()
+            }
+    is_omitted = {name: a["rainbow"].mean() <= a["dqn"].mean() for name, a in areas.items()}
+    kept = [a for name, a in areas.items() if not is_omitted[name]]
+    omitted = tuple(name for name in areas if is_omitted[name])
+    present = tuple(name for name in ablations if any(name in row for row in kept))
     if not present and not omitted:
         return None
-    change = np.array([[row.get(name, np.nan) for row in found.values()] for name in present])
-    return Drops(present, tuple(found), change, tuple(omitted))
+    intervals = None
+    if present and max(len(seeds) for row in kept for seeds in row.values()) > 1:
+        rng = np.random.default_rng(0)
+        draws = np.array(
+            [
+                _changes(kept, present, lambda a: rng.choice(a, len(a)).mean())
+                for _ in range(_REPETITIONS)
+            ]
+        )  # [B, agents, games]
+        draws = draws[~np.isnan(draws).all(axis=2).any(axis=1)]
+        if len(draws):
+            intervals = np.quantile(np.nanmedian(draws, axis=2), (0.025, 0.975), axis=0).T
+    names = tuple(name for name in areas if not is_omitted[name])
+    return Drops(present, names, _changes(kept, present, np.mean), omitted, intervals)
+
+
+def _changes(
+    games: list[dict[str, np.ndarray]], agents: Sequence[str], mean: Callable[[np.ndarray], float]
+) -> np.ndarray:
+    """Changes of area in percent [agents, games], with a mean over seeds."""
+    change = np.full((len(agents), len(games)), np.nan)
+    for g, areas in enumerate(games):
+        means = {agent: mean(seeds) for agent, seeds in areas.items()}
+        span = means["rainbow"] - means["dqn"]
+        for a, agent in enumerate(agents):
+            if agent in means and span > 0:  # among resampled seeds, DQN may be ahead
+                change[a, g] = 100 * (means[agent] - means["rainbow"]) / span
+    return change
 
 
 def missing_runs(runs: list[Run]) -> list[Missing]:
-    """What a full grid of worlds, agents and seeds lacks; worlds without a human one by one."""
+    """What the grid of environments, agents and seeds lacks.
+
+    Games with a human reference form one grid, every other environment its own.
+    """
     sets: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
-        sets["" if has_reference(run.world) else run.world].append(run)
+        sets["" if has_reference(run.environment) else run.environment].append(run)
     is_evaluated = any(not run.curve.is_training for run in runs if len(run.curve.frames))
     found = []
     for members in sets.values():
-        there = {(run.world, run.agent, run.config.seed): run for run in members}
-        worlds, agents, seeds = (sorted(values) for values in map(set, zip(*there, strict=True)))
-        for key in itertools.product(worlds, agents, seeds):
+        there = {(run.environment, run.agent, run.config.seed): run for run in members}
+        environments, agents, seeds = (
+            sorted(values) for values in map(set, zip(*there, strict=True))
+        )
+        for key in itertools.product(environments, agents, seeds):
             problem = _problem(there.get(key), is_evaluated)
             if problem is not None:
                 found.append(Missing(*key, problem))
@@ -272,7 +354,7 @@ def missing_runs(runs: list[Run]) -> list[Missing]:
 
 def _problem(run: Run | None, is_evaluated: bool) -> str | None:
     if run is None:
-        return "not there"
+        return "missing"
     if not len(run.curve.frames):
         return "no score yet"
     if run.curve.is_training and is_evaluated:
@@ -283,26 +365,26 @@ def _problem(run: Run | None, is_evaluated: bool) -> str | None:
     return None
 
 
-def unlike_settings(runs: list[Run]) -> list[str]:
-    """A sentence for each thing in which runs that are compared were not made alike."""
+def differing_settings(runs: list[Run]) -> list[str]:
+    """A sentence for each setting in which compared runs differ."""
     fields = [
         field.name
         for field in dataclasses.fields(Config)
         if not field.metadata["may_change"] and field.name not in ("game", "environment", "seed")
     ]
     sentences = []
-    lengths = sorted({run.config.frames for run in runs if has_reference(run.world)})
+    lengths = sorted({run.config.frames for run in runs if has_reference(run.environment)})
     if len(lengths) > 1:
         shown = ", ".join(f"{frames / 1e6:g}" for frames in lengths)
         sentences.append(
-            f"Games were trained for unlike lengths ({shown} million frames), so end scores differ "
-            "for that reason too."
+            f"Games were trained for different lengths ({shown} million frames), so end scores "
+            "differ for that reason too."
         )
     for agent, of_agent in by_agent(runs).items():
-        # A world of its own may need settings of its own; Atari games share theirs.
+        # Atari games share their settings; other environments may need their own.
         sets = defaultdict(list)
         for run in of_agent:
-            sets["Atari" if run.config.game is not None else run.world].append(run)
+            sets["Atari" if run.config.game is not None else run.environment].append(run)
         for place, members in sets.items():
             for name in fields:
                 values = {getattr(run.config, name) for run in members}

@@ -1,1 +1,1 @@
-"""Recorded starts of games, for evaluation."""
+"""Recorded start positions for evaluation."""

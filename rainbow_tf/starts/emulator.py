@@ -1,4 +1,4 @@
-"""One Atari game in a plain emulator, for where every action from the reset on must be known."""
+"""One Atari game in a plain emulator, which replays recorded actions exactly."""
 
 import hashlib
 import zlib
@@ -25,9 +25,9 @@ def rom_checksum(game: str) -> str:
 
 
 class Emulator:
-    """A game just reset, without sticky actions, and what an agent sees of it.
+    """A game after a reset, without sticky actions, and the agent's observation of it.
 
-    Actions are the emulator's own codes, 0 to 17. Frames are those of AtariWorld, bit for bit.
+    Actions are ALE codes, 0 to 17. Observations equal those of AtariWorld bit for bit.
     """
 
     def __init__(self, game: str, *, seed: int, action_repeat: int, frame_stack: int):
@@ -40,13 +40,13 @@ class Emulator:
         self.minimal_actions: tuple[Action, ...] = tuple(self._ale.getMinimalActionSet())
         self._repeat = action_repeat
         self._stack = frame_stack
-        # The newest greys; the reset's own comes first while it is among them.
+        # The newest grey screens, at first including the one after the reset.
         self._greys = deque([self._ale.getScreenGrayscale()], frame_stack * action_repeat + 1)
         self._frames = 0
-        self.observation = self._whole_stack()  # [S, 84, 84], newest last; replaced, not changed
+        self.observation = self._whole_stack()  # [S, 84, 84], newest last; never changed in place
 
     def hold(self, action: int, frames: int) -> float:
-        """Plays an action for so many frames, or until the game is over; gives the reward."""
+        """Repeats an action for `frames` frames or until the game is over; returns the reward."""
         reward = 0.0
         for _ in range(frames):
             reward += self._ale.act(Action(action))
@@ -57,13 +57,13 @@ class Emulator:
         return reward
 
     def step(self, action: int) -> float:
-        """Plays one agent step; gives its reward."""
+        """Plays one agent step; returns its reward."""
         reward = self.hold(action, self._repeat)
         self.observation = np.concatenate([self.observation[1:], self._frame(0)[None]])
         return reward
 
     def look(self) -> None:
-        """Makes the observation anew, as of an agent whose last step ends here."""
+        """Rebuilds the observation as if an agent step had ended here."""
         self.observation = self._whole_stack()
 
     def _whole_stack(self) -> np.ndarray:
@@ -71,7 +71,7 @@ class Emulator:
         return np.stack(frames[::-1])
 
     def _frame(self, age: int) -> np.ndarray:
-        """The agent's frame of so many emulator frames ago; nothing before the reset."""
+        """The agent's frame `age` emulator frames ago; zeros before the reset."""
         if age > self._frames:
             return np.zeros(FRAME_SHAPE, np.uint8)
         newest = self._greys[-1 - age]
@@ -94,5 +94,5 @@ class Emulator:
         return f"{zlib.crc32(self._ale.getRAM().tobytes()):08x}"
 
     def screen(self) -> np.ndarray:
-        """The screen in colour, [210, 160, 3]."""
+        """The RGB screen, [210, 160, 3]."""
         return self._ale.getScreenRGB()

@@ -1,4 +1,4 @@
-"""Atari games that begin at recorded points."""
+"""Atari games that start at recorded points."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -12,9 +12,9 @@ from rainbow_tf.types import StepOutput, WorldSpec
 
 
 class StartWorld:
-    """E lanes of plain emulators; lane i plays points i, i + E, ... and then rests.
+    """E lanes of plain emulators; lane i plays points i, i + E, ... and then idles.
 
-    The frame cap counts from the point on. A lost life is terminal as in training.
+    The frame cap counts from the start point. A lost life is terminal, as in training.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class StartWorld:
         return _gather(lane.start() for lane in self._lanes)
 
     def step(self, actions: np.ndarray) -> StepOutput:
-        """Plays one action in every lane; a lane that was over goes to its next point."""
-        # One after the other: the emulator holds the interpreter's lock.
+        """Plays one action per lane; a lane whose episode ended goes to its next point."""
+        # Sequentially: the emulator holds the GIL.
         codes = self._codes[actions]
         return _gather(lane.step(code) for lane, code in zip(self._lanes, codes, strict=True))
 
@@ -53,11 +53,11 @@ class StartWorld:
         return emulator.screen()
 
     def close(self) -> None:
-        """Ends the lanes, which hold nothing open."""
+        """Nothing to release."""
 
 
 class _Lane:
-    """One emulator and the points that it has still to play from."""
+    """One emulator and its remaining start points."""
 
     def __init__(self, config: Config, starts: StartFile):
         self._config = config
@@ -68,7 +68,7 @@ class _Lane:
         self._is_over = False
 
     def start(self) -> StepOutput:
-        """Goes to the next point; without one the lane rests on its last observation."""
+        """Goes to the next point; after the last one, repeats the last observation."""
         config = self._config
         self._is_over = False
         point = next(self.points, None)
@@ -84,7 +84,6 @@ class _Lane:
         return _output(self.emulator.observation, is_first=True)
 
     def step(self, action: int) -> StepOutput:
-        """Plays an action."""
         if self.emulator is None:
             return self._rest
         if self._is_over:
@@ -116,7 +115,7 @@ def _output(
     episode_over: bool = False,
     is_first: bool = False,
 ) -> StepOutput:
-    """One lane's step, to be stacked with the others'."""
+    """The step of one lane, without the lane axis."""
     return StepOutput(
         observation=observation,
         reward=np.asarray(reward, np.float32),

@@ -1,7 +1,7 @@
-"""Start files: action sequences from a reset that were recorded, and replay exactly.
+"""Start files: recorded action sequences from a reset, which replay exactly.
 
-A file is JSON: the recorder's settings, and trajectories with who played them, the actions, one
-letter each, and a checksum of the RAM every second of play and at the end.
+A file is JSON: the recorder's settings and the trajectories. Each has its player, its actions (one
+letter each), and a checksum of the RAM for every second of play and at the end.
 """
 
 import dataclasses
@@ -21,15 +21,15 @@ from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.starts.emulator import Emulator, rom_checksum
 
 ORIGINS = ("human", "policy", "random")
-INITIAL_SHARE = 0.5  # of a trajectory: its end may be a game that is all but lost
+INITIAL_SHARE = 0.5  # of a trajectory; near its end the game may be almost lost
 _FORMAT = 1
-_LETTERS = string.ascii_lowercase[:18]  # of the emulator's actions 0 to 17
+_LETTERS = string.ascii_lowercase[:18]  # for ALE's actions 0 to 17
 _FRAMES_PER_SECOND = 60
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecorderSettings:
-    """What a replay must set as the recorder did."""
+    """Settings that a replay must share with its recording."""
 
     game: str
     rom_sha256: str
@@ -46,7 +46,7 @@ class RecorderSettings:
 
 
 def recorder_settings(game: str, *, action_repeat: int, seed: int) -> RecorderSettings:
-    """The settings of a recorder that starts now."""
+    """Settings for a new recording."""
     return RecorderSettings(
         game=game,
         rom_sha256=rom_checksum(game),
@@ -59,15 +59,15 @@ def recorder_settings(game: str, *, action_repeat: int, seed: int) -> RecorderSe
 
 
 class Trajectory(NamedTuple):
-    """A game from its reset to before its end."""
+    """A game from its reset to a point before its end."""
 
     origin: str
     actions: tuple[int, ...]
-    checksums: tuple[str, ...]  # of the RAM after every `mark_actions`, and at the end
+    checksums: tuple[str, ...]  # of the RAM, every `mark_actions` and at the end
 
 
 class StartPoint(NamedTuple):
-    """A checksum's place in a trajectory."""
+    """A position in a trajectory that has a checksum."""
 
     trajectory: int
     actions: int
@@ -78,7 +78,7 @@ class StartPoint(NamedTuple):
 
 
 class StartFile(NamedTuple):
-    """What a start file holds, and where it was read."""
+    """The content and path of a start file."""
 
     path: Path
     settings: RecorderSettings
@@ -86,7 +86,7 @@ class StartFile(NamedTuple):
 
     @property
     def origin(self) -> str:
-        """Who played: human only if nothing in it was played by a program."""
+        """The player; human only if people played all trajectories."""
         origins = {trajectory.origin for trajectory in self.trajectories}
         if origins == {"human"}:
             return "human"
@@ -111,7 +111,7 @@ def text_of(settings: RecorderSettings, trajectories: Sequence[Trajectory]) -> s
 
 
 def read(path: Path) -> StartFile:
-    """A start file that is whole; nothing in it can run code."""
+    """Reads and validates a start file; nothing in it can run code."""
     try:
         content = json.loads(path.read_text())
     except OSError as error:
@@ -127,7 +127,7 @@ def read(path: Path) -> StartFile:
     if body.get("format") != _FORMAT:
         raise _unusable(path, f"it has format {body.get('format')}, this version reads {_FORMAT}")
     if content.get("sha256") != _checksum(body):
-        raise _unusable(path, "it was changed after it was recorded: its checksum differs")
+        raise _unusable(path, "it was changed after recording: its checksum differs")
     try:
         settings = RecorderSettings(**body["settings"])
         _check_types(settings)
@@ -157,7 +157,7 @@ def _trajectory(settings: RecorderSettings, fields: dict[str, Any]) -> Trajector
 
 
 def check_fits(starts: StartFile, config: Config) -> None:
-    """Refuses a file that was recorded under other settings than a run's."""
+    """Rejects a file whose recording does not fit the settings of a run."""
     settings = starts.settings
     if config.game is None:
         raise ConfigError(
@@ -171,15 +171,15 @@ def check_fits(starts: StartFile, config: Config) -> None:
         )
     if settings.rom_sha256 != rom_checksum(config.game):
         raise ConfigError(
-            f"The start file {starts.path} was recorded with another ROM of {config.game} than the "
-            "one installed; record it again with python -m rainbow_tf.record_starts."
+            f"The start file {starts.path} was recorded with another ROM of {config.game} than is "
+            "installed; record it again with python -m rainbow_tf.record_starts."
         )
     if settings.sticky_action_probability != 0 or config.sticky_action_probability != 0:
         culprit = f"The start file {starts.path}"
         if settings.sticky_action_probability == 0:
             culprit = f"The run, with --protocol={config.protocol},"
         raise ConfigError(
-            f"{culprit} has sticky actions, which do not replay; human starts need none."
+            f"{culprit} has sticky actions, which do not replay; human starts work only without."
         )
     if config.action_repeat % settings.action_repeat:
         raise ConfigError(
@@ -188,51 +188,44 @@ def check_fits(starts: StartFile, config: Config) -> None:
             f"record it with --action_repeat={config.action_repeat}."
         )
     if not starts.trajectories:
-        raise _unusable(starts.path, "it holds no trajectory yet")
+        raise _unusable(starts.path, "it has no trajectory yet")
 
 
 def sample_points(starts: StartFile, number: int, *, seed: int) -> list[StartPoint]:
-    """Points at random: a trajectory, then a second of its initial portion.
+    """Random points: a trajectory, then a second of its initial share.
 
-    The first of them do not depend on how many are asked for.
+    The first points are the same for any `number`.
     """
     rng = np.random.default_rng(seed)
-    portions = [_initial_points(starts, i) for i in range(len(starts.trajectories))]
-    portions = [points for points in portions if points]
-    if not portions:
+    candidates = []
+    for i, trajectory in enumerate(starts.trajectories):
+        most = INITIAL_SHARE * len(trajectory.actions)
+        if initial := [point for point in points(starts, i) if point.actions <= most]:
+            candidates.append(initial)
+    if not candidates:
         raise _unusable(starts.path, "its trajectories are all too short to start from")
     chosen = []
     for _ in range(number):
-        points = portions[rng.integers(len(portions))]
-        chosen.append(points[rng.integers(len(points))])
+        initial = candidates[rng.integers(len(candidates))]
+        chosen.append(initial[rng.integers(len(initial))])
     return chosen
 
 
-def _initial_points(starts: StartFile, trajectory: int) -> list[StartPoint]:
-    most = INITIAL_SHARE * len(starts.trajectories[trajectory].actions)
-    return [point for point in _points(starts, trajectory) if point.actions <= most]
-
-
-def _points(starts: StartFile, trajectory: int) -> list[StartPoint]:
-    """The points of a trajectory whose RAM is known."""
+def points(starts: StartFile, trajectory: int) -> list[StartPoint]:
+    """The points of a trajectory that have a checksum; the last one is its end."""
     settings = starts.settings
     length = len(starts.trajectories[trajectory].actions)
     ends = [*range(settings.mark_actions, length, settings.mark_actions), length]
     return [StartPoint(trajectory, end, end * settings.action_repeat) for end in ends]
 
 
-def last_point(starts: StartFile, trajectory: int) -> StartPoint:
-    """The end of a trajectory."""
-    return _points(starts, trajectory)[-1]
-
-
 def replay(
     starts: StartFile, point: StartPoint, *, action_repeat: int, frame_stack: int
 ) -> Emulator:
-    """A new emulator at a point, its RAM checked on the way and there."""
+    """A new emulator at the point; the RAM is checked at every checksum on the way."""
     settings = starts.settings
     _, actions, checksums = starts.trajectories[point.trajectory]
-    # Fresh: what a reset leaves in place is not the recorder's.
+    # A new one: a reset does not restore all of an emulator's state.
     emulator = Emulator(
         settings.game, seed=settings.seed, action_repeat=action_repeat, frame_stack=frame_stack
     )
@@ -252,7 +245,7 @@ def replay(
 
 
 class Recording:
-    """A trajectory as it is played; the step that ends the game is left out."""
+    """A trajectory while it is played; the step that ends the game is left out."""
 
     def __init__(self, settings: RecorderSettings, *, frame_stack: int = 1):
         self._settings = settings
@@ -272,7 +265,7 @@ class Recording:
         return len(self._actions) * self._settings.action_repeat
 
     def step(self, action: int) -> bool:
-        """Plays an action; tells whether the game goes on."""
+        """Plays an action; returns whether the game continues."""
         self.emulator.step(action)
         if self.emulator.is_over:
             return False
@@ -283,7 +276,7 @@ class Recording:
         return True
 
     def trajectory(self, origin: str) -> Trajectory:
-        """What was recorded so far; there must be an action."""
+        """The trajectory so far; needs at least one action."""
         is_marked = len(self._actions) % self._settings.mark_actions == 0
         checksums = self._checksums if is_marked else [*self._checksums, self._last]
         return Trajectory(origin, tuple(self._actions), tuple(checksums))

@@ -11,14 +11,14 @@ from rainbow_tf.config import ConfigError
 
 KEYS = "arrows: move   space: fire   P: pause   Enter: begin, end and keep   Backspace: discard"
 QUIT = "Esc: quit without this game"
-_GAME_SIZE = (640, 480)  # a television's shape
+_GAME_SIZE = (640, 480)  # the 4:3 of a television
 _LINE_HEIGHT = 24
 _MARGIN = 6
-_DIRECTIONS = ("UP", "DOWN", "RIGHT", "LEFT")  # in the order of the emulator's names
+_DIRECTIONS = ("UP", "DOWN", "RIGHT", "LEFT")  # in the order of ALE's action names
 
 
 def choose_action(held: Collection[str], actions: Sequence[Action]) -> int:
-    """The code of the game's action that presses most of the held buttons, and none besides."""
+    """The code of the action that presses most of the held buttons and no others."""
     codes = {action.name: action.value for action in actions}
     buttons = [name for name in (*_DIRECTIONS, "FIRE") if name in held]
     for size in range(len(buttons), 0, -1):
@@ -29,7 +29,7 @@ def choose_action(held: Collection[str], actions: Sequence[Action]) -> int:
 
 
 class Keyboard:
-    """The window and the keys that are held in it."""
+    """A game window and the keys held in it."""
 
     def __init__(self, title: str, frames_per_second: int):
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
@@ -70,14 +70,14 @@ class Keyboard:
         self.held: set[str] = set()
 
     def poll(self) -> list[str]:
-        """Takes the keys in; gives the commands among them."""
+        """Updates the held keys; returns the commands typed."""
         pygame = self._pygame
         commands = []
         for event in pygame.event.get():
             if event.type == pygame.QUIT:
                 commands.append("quit")
             elif event.type == pygame.WINDOWFOCUSLOST:
-                self.held.clear()  # keys let go elsewhere are not heard of
+                self.held.clear()  # key releases are not reported to an unfocused window
             elif event.type == pygame.KEYDOWN and event.key in self._commands:
                 commands.append(self._commands[event.key])
             elif event.type == pygame.KEYDOWN and event.key in self._buttons:
@@ -87,7 +87,7 @@ class Keyboard:
         return commands
 
     def show(self, screen: np.ndarray, line: str) -> None:
-        """Draws a screen [H, W, 3] and a line, and waits until the next frame is due."""
+        """Draws a screen [H, W, 3] and a line of text, then waits for the next frame."""
         pygame = self._pygame
         height, width, _ = screen.shape
         picture = pygame.image.frombuffer(screen.tobytes(), (width, height), "RGB")

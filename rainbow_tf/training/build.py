@@ -1,4 +1,4 @@
-"""Builds what a run is made of, from its settings alone."""
+"""Builds the parts of a run from its settings."""
 
 import time
 from pathlib import Path
@@ -13,7 +13,7 @@ from rainbow_tf.baselines import a3c
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.environments.base import World, make_world
 from rainbow_tf.replay.replay import Replay, make_replay, replay_bytes
-from rainbow_tf.runs.weights import make_actor
+from rainbow_tf.runs.weights import make_policy
 from rainbow_tf.types import Batch, Policy, ReplayLike, WorldSpec
 
 _MEASURED_STEPS = 10
@@ -21,7 +21,7 @@ _MEASURED_UPDATES = 5
 
 
 class Parts(NamedTuple):
-    """A run's world, memory and agent."""
+    """A run's environment, replay and agent."""
 
     world: World
     replay: Replay
@@ -31,12 +31,12 @@ class Parts(NamedTuple):
 
     @property
     def spec(self) -> WorldSpec:
-        """What is played."""
+        """Shapes and actions of the environment."""
         return self.world.spec
 
     @property
     def generators(self) -> dict[str, np.random.Generator]:
-        """All that is random, but the noise of the networks."""
+        """All random generators, except the networks' noise."""
         return {
             "replay": self.replay.rng,
             "actor": self.actor.rng,
@@ -44,7 +44,7 @@ class Parts(NamedTuple):
         }
 
     def seconds(self, config: Config, batch: Batch) -> tuple[float, float]:
-        """Seconds of a step, and of one with its share of an update, from a short trial."""
+        """Seconds per step, without and with its share of an update, from a short trial."""
         output = self.world.reset()
         actions = self.actor.act(output.observation)
         started = time.perf_counter()
@@ -61,12 +61,12 @@ class Parts(NamedTuple):
         return step_seconds, step_seconds + config.updates_per_step * update_seconds
 
     def close(self) -> None:
-        """Ends the world."""
+        """Closes the environment."""
         self.world.close()
 
 
 class AnyParts(Protocol):
-    """What the parts of every run have, whatever its algorithm and wherever they are."""
+    """What the parts of every run have in common, whatever the algorithm."""
 
     @property
     def replay(self) -> ReplayLike | None:
@@ -74,31 +74,31 @@ class AnyParts(Protocol):
 
     @property
     def learner(self) -> Learner | a3c.SharedLearner:
-        """What learns."""
+        """The learner."""
 
     @property
     def evaluation_actor(self) -> Policy:
-        """What plays when the run is judged."""
+        """The policy that is evaluated."""
 
     @property
     def spec(self) -> WorldSpec:
-        """What is played."""
+        """Shapes and actions of the environment."""
 
     @property
     def generators(self) -> dict[str, np.random.Generator]:
-        """All that is random here, but the noise of the networks."""
+        """All random generators of this process, except the networks' noise."""
 
     def seconds(self, config: Config, batch: Batch) -> tuple[float, float]:
-        """Seconds of a step, and of a step when learning, from a short trial."""
+        """Seconds per step, without and with learning, from a short trial."""
 
     def close(self) -> None:
-        """Ends what goes on by itself."""
+        """Closes environments and processes."""
 
 
 def build_parts(config: Config, start_steps: int = 0) -> Parts | a3c.Crew:
-    """What the settings' algorithm is made of; all randomness follows from the seed.
+    """The parts of the configured algorithm; all randomness follows from the seed.
 
-    A world that starts again after so many steps does not play its first episodes again.
+    `start_steps` is part of the environment's seed, so a resumed run sees new episodes.
     """
     if config.algorithm == "a3c":
         return a3c.build_crew(config, start_steps)
@@ -106,7 +106,7 @@ def build_parts(config: Config, start_steps: int = 0) -> Parts | a3c.Crew:
 
 
 def build_rainbow(config: Config, start_steps: int = 0) -> Parts:
-    """All parts of Rainbow, every one with a random stream of its own."""
+    """The parts of Rainbow, each with its own random stream."""
     seeds = np.random.SeedSequence(config.seed)
     world_seed, online_seed, target_seed = (int(s) // 2 for s in seeds.generate_state(3))
     world_seed = (world_seed + start_steps) % 2**31
@@ -122,15 +122,15 @@ def build_rainbow(config: Config, start_steps: int = 0) -> Parts:
         world=world,
         replay=replay,
         learner=learner,
-        actor=make_actor(config, learner.online, spec, noise=True, rng=actor_rng),
-        evaluation_actor=make_actor(
+        actor=make_policy(config, learner.online, spec, noise=True, rng=actor_rng),
+        evaluation_actor=make_policy(
             config, learner.online, spec, noise=config.eval_noise, rng=evaluation_rng
         ),
     )
 
 
 def make_learner(config: Config, spec: WorldSpec, *, online_seed: int, target_seed: int) -> Learner:
-    """The networks of the settings and what trains them."""
+    """Online and target network, and their learner."""
     return Learner(
         online=make_network(config, spec, seed=online_seed, name="online"),
         target=make_network(config, spec, seed=target_seed, name="target"),
@@ -142,7 +142,7 @@ def make_learner(config: Config, spec: WorldSpec, *, online_seed: int, target_se
 
 
 def check_memory(config: Config, spec: WorldSpec) -> None:
-    """Refuses a replay that this machine has no room for."""
+    """Refuses a replay that does not fit into memory."""
     needed = replay_bytes(config.replay_capacity, spec, compressed=config.compressed_replay)
     free = psutil.virtual_memory().available
     limit = Path("/sys/fs/cgroup/memory.max")  # a container may have less than the machine

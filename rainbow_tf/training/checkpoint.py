@@ -1,4 +1,4 @@
-"""What a run must keep to go on: agent, memory, counters and random generators."""
+"""Saves and restores a run: agent, replay, counters and random generators."""
 
 import contextlib
 import dataclasses
@@ -20,11 +20,11 @@ from rainbow_tf.types import BEGINNING, Counters, Restorable, Tick, WorldSpec
 
 _REPLAY = "replay"
 _STEPS = "steps_"
-_DISK_SHARE = 0.1  # of the steps' bytes, at most, in 56 of 57 games played at random
+_DISK_SHARE = 0.1  # of the raw bytes: an upper bound in 56 of 57 games played at random
 
 
 class Checkpointer:
-    """Saves a run every period: the agent whole, of the memory what is new."""
+    """Saves a run every period: the whole agent, and the parts of the replay that changed."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Checkpointer:
         self._saved = BEGINNING
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Takes the run's own numbers from a checkpoint whose parts are restored."""
+        """Continues from a checkpoint whose parts are already restored."""
         self._metrics.restore(checkpoint.state["metrics"])
         self._evaluator.restore(checkpoint.state["evaluator"])
         self._chunks = {
@@ -63,17 +63,17 @@ class Checkpointer:
             self.save(tick.counters)
 
     def save(self, reached: Counters, *, again: bool = False) -> None:
-        """Saves the run as it stands; a disk that does not take it does not stop the run."""
+        """Saves the run; a failed write is reported and training continues."""
         if reached == self._saved and not again:
             return
-        self._saved = reached  # also where the disk is full: it is tried again after a period
+        self._saved = reached  # even if the disk is full: the next attempt is a period later
         try:
             self._write(reached)
         except OSError as error:
             frames = reached.steps * self._config.frames_per_step
             self._say(
                 f"The checkpoint at {frames:,} frames could not be written to "
-                f"{self._store.folder}: {error.strerror}. The checkpoints before it stay."
+                f"{self._store.folder}: {error.strerror}. Earlier checkpoints are kept."
             )
 
     def _write(self, reached: Counters) -> None:
@@ -106,12 +106,12 @@ class Checkpointer:
                 _chunk_name(number): checkpoint.files[_chunk_name(number)]
                 for number in replay.written_chunks()
             }
-        with contextlib.suppress(OSError):  # What is left over goes with the next one.
+        with contextlib.suppress(OSError):  # The next checkpoint prunes again.
             self._store.prune(self._config.max_checkpoints)
 
 
 def restore(parts: AnyParts, store: CheckpointStore, checkpoint: Checkpoint) -> None:
-    """Makes the parts what they were, to the last bit; only the world starts anew."""
+    """Restores the parts to the last bit; only the environment starts fresh episodes."""
     assign(agent_variables(parts), store.read(checkpoint.files[AGENT_FILE]))
     for name, rng in parts.generators.items():
         rng.bit_generator.state = checkpoint.state["generators"][name]
@@ -121,7 +121,7 @@ def restore(parts: AnyParts, store: CheckpointStore, checkpoint: Checkpoint) -> 
 
 
 def restore_replay(replay: Restorable, store: CheckpointStore, checkpoint: Checkpoint) -> None:
-    """Fills a replay, or a shard of one with its share; its chunks count as changed."""
+    """Fills a replay or a shard of one; its chunks count as changed."""
     state = store.read(checkpoint.files[_REPLAY])
     check_alike(replay.state(), state)
     replay.restore(state)
@@ -130,7 +130,7 @@ def restore_replay(replay: Restorable, store: CheckpointStore, checkpoint: Check
 
 
 def disk_bytes(config: Config, spec: WorldSpec, num_parameters: int) -> int:
-    """Estimate of what the checkpoints take when the memory is full."""
+    """Estimated size of the checkpoints when the replay is full."""
     capacity = config.replay_capacity if config.has_replay else 0
     states = config.max_checkpoints * (4 * 4 * num_parameters + 8 * capacity)
     period = min(config.steps(config.checkpoint_period_frames), capacity)
@@ -139,7 +139,7 @@ def disk_bytes(config: Config, spec: WorldSpec, num_parameters: int) -> int:
 
 
 def agent_variables(parts: AnyParts) -> dict[str, Any]:
-    """Every variable of the learner, noise seeds and Adam's moments among them."""
+    """Every variable of the learner, including noise seeds and Adam's moments."""
     owners = parts.learner.variables.items()
     return {key: v for owner, its in owners for key, v in named(owner, its).items()}
 

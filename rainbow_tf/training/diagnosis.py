@@ -1,4 +1,4 @@
-"""What is kept of an update that diverged."""
+"""The diagnosis of an update that diverged."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ from rainbow_tf.training.checkpoint import agent_variables
 
 
 def write_diagnosis(config: Config, parts: AnyParts, error: DivergedError, frames: int) -> Path:
-    """Writes what is known of the update, the norms of all variables and the settings."""
+    """Writes the batch and errors of the update, the norms of all variables and the settings."""
     content = {
         "frames": frames,
         "loss": error.result.loss,

@@ -1,4 +1,4 @@
-"""The run: act, remember, learn. A generator, so that who logs or stops it stays outside."""
+"""The training loop: act, store, learn. A generator, so that logging stays outside."""
 
 from collections.abc import Iterator
 
@@ -14,9 +14,9 @@ from rainbow_tf.types import BEGINNING, Counters, ReplayLike, StepOutput, Tick, 
 
 
 def train(config: Config, parts: Parts | a3c.Crew, start: Counters = BEGINNING) -> Iterator[Tick]:
-    """Plays and learns until the frames of the settings are reached.
+    """Trains to the configured number of frames; nothing changes between two ticks.
 
-    Every lane starts a new episode, also where a run goes on. Between ticks nothing changes.
+    Every lane starts with a new episode, also in a resumed run.
     """
     if isinstance(parts, a3c.Crew):
         return a3c.train(config, parts, start)
@@ -24,31 +24,31 @@ def train(config: Config, parts: Parts | a3c.Crew, start: Counters = BEGINNING) 
 
 
 def _train(config: Config, parts: Parts, start: Counters) -> Iterator[Tick]:
-    """A tick for every step of all lanes, and the updates after it."""
+    """One tick per step of all lanes, with the updates that follow it."""
     total_steps = config.steps(config.frames)
     history_steps = config.steps(config.min_history_frames)
     target_steps = config.steps(config.target_period_frames)
     steps, updates = start
     tracker = EpisodeTracker(config.num_envs)
 
-    def learn_what_is_due(beta: float) -> list[UpdateResult]:
+    def due_updates(beta: float) -> list[UpdateResult]:
         due = int((steps - history_steps) * config.updates_per_step) - updates
         is_ready = due > 0 and parts.replay.num_sampleable > 0
         return [learn(parts.replay, parts.learner, beta) for _ in range(due)] if is_ready else []
 
     parts.replay.cut_episodes()
     output = parts.world.reset()
-    parts.replay.add(**step_to_keep(config, np.zeros(config.num_envs, np.int32), output))
+    parts.replay.add(**replay_step(config, np.zeros(config.num_envs, np.int32), output))
     while steps < total_steps:
         epsilon = exploration(config, steps)
         beta = linear(config.importance_exponent, 1.0, steps / total_steps)
         actions = parts.actor.act(output.observation, epsilon)
         output = parts.world.step(actions)
-        parts.replay.add(**step_to_keep(config, actions, output))
+        parts.replay.add(**replay_step(config, actions, output))
         before = steps
         steps += int(np.count_nonzero(~output.is_first))
 
-        results = learn_what_is_due(beta)
+        results = due_updates(beta)
         updates += len(results)
         if has_passed(target_steps, before, steps):
             parts.learner.update_target()
@@ -58,7 +58,7 @@ def _train(config: Config, parts: Parts, start: Counters) -> Iterator[Tick]:
 
 
 def exploration(config: Config, steps: int) -> float:
-    """Share of random actions: none with noisy layers, which explore by themselves.
+    """Epsilon of the schedule; 0 with noisy layers.
 
     It decays from the first update on, as in DQN's own code, DQN Zoo and Dopamine.
     """
@@ -69,8 +69,8 @@ def exploration(config: Config, steps: int) -> float:
     return linear(config.epsilon_start, config.epsilon_end, progress)
 
 
-def step_to_keep(config: Config, actions: np.ndarray, output: StepOutput) -> dict[str, np.ndarray]:
-    """A step as the replay keeps it: its newest frame, rewards clipped, endings in the discount."""
+def replay_step(config: Config, actions: np.ndarray, output: StepOutput) -> dict[str, np.ndarray]:
+    """A step as the replay stores it: newest frame, clipped reward, endings in the discount."""
     reward = np.clip(output.reward, -1, 1) if config.clip_rewards else output.reward
     return {
         "frame": output.observation[:, -1],
@@ -83,7 +83,7 @@ def step_to_keep(config: Config, actions: np.ndarray, output: StepOutput) -> dic
 
 
 def learn(replay: ReplayLike, learner: Learner, beta: float) -> UpdateResult:
-    """One update with a drawn batch, whose errors become its priorities."""
+    """One update on a sampled batch, whose errors become its priorities."""
     ids, batch = replay.sample(beta)
     result = learner.update(batch)
     if not np.isfinite(result.loss):

@@ -1,4 +1,4 @@
-"""Scores and numbers of a run, to CSV and TensorBoard."""
+"""Logs a run to CSV files and TensorBoard."""
 
 import contextlib
 import csv
@@ -18,14 +18,14 @@ from tensorboard.plugins.image.metadata import create_summary_metadata
 from rainbow_tf.agent.networks import Network
 from rainbow_tf.agent.schedules import has_passed
 from rainbow_tf.config import Config
-from rainbow_tf.evaluation.episodes import JudgedEpisode
+from rainbow_tf.evaluation.episodes import EvaluatedEpisode
 from rainbow_tf.evaluation.statistics import protocol_name, score_summary
 from rainbow_tf.runs.store import write_atomically
 from rainbow_tf.types import Episode, ReplayLike, Tick, UpdateResult
 
 
 class UpdateSums(NamedTuple):
-    """What the updates since the last row add up to."""
+    """Sums over the updates since the last row."""
 
     updates: int
     loss: float
@@ -33,7 +33,7 @@ class UpdateSums(NamedTuple):
     error_mean: float
 
     def plus(self, result: UpdateResult) -> "UpdateSums":
-        """With one more update."""
+        """With one more update added."""
         return UpdateSums(
             self.updates + 1,
             self.loss + result.loss,
@@ -46,49 +46,49 @@ _NO_SUMS = UpdateSums(0, 0.0, 0.0, 0.0)
 
 
 class CsvFile:
-    """Rows with a header and frames first, each written whole and at once.
+    """A CSV file whose first column is frames; each row is written at once.
 
-    A file that is there goes on after its last row of at most `frames`. Rows that a full disk
-    does not take wait for the next one.
+    An existing file continues after its last row of at most `frames`. Rows that do not fit on a
+    full disk are kept and written with the next one.
     """
 
     def __init__(self, path: Path, columns: tuple[str, ...], *, frames: int):
         self._columns = columns
         write_atomically(path, lambda stream: stream.write(_rows_until(path, columns, frames)))
         self._file = path.open("ab", buffering=0)
-        self._waiting = b""
+        self._pending = b""
 
     def write(self, row: dict) -> None:
-        """Appends a row; raises OSError if it must wait."""
-        self._waiting += _csv_line([row[name] for name in self._columns])
+        """Appends a row; raises OSError if it could not be written yet."""
+        self._pending += _csv_line([row[name] for name in self._columns])
         self._flush()
 
     def _flush(self) -> None:
         end = self._file.seek(0, os.SEEK_END)
         written = 0
         try:
-            written = self._file.write(self._waiting)
+            written = self._file.write(self._pending)
         finally:
-            if written < len(self._waiting):
+            if written < len(self._pending):
                 self._file.truncate(end)
-        if written < len(self._waiting):
+        if written < len(self._pending):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._waiting = b""
+        self._pending = b""
 
     def close(self) -> None:
-        """Closes the file, after a last try to write what waits."""
+        """Closes the file, after a last attempt to write pending rows."""
         with contextlib.suppress(OSError):
             self._flush()
         self._file.close()
 
 
 def _rows_until(path: Path, columns: tuple[str, ...], frames: int) -> bytes:
-    """The header, and the rows of a file up to so many frames."""
+    """The header, and the rows up to this many frames."""
     kept = [_csv_line(columns)]
     if path.exists():
         for line in path.read_bytes().splitlines(keepends=True):
             count = line.split(b",", 1)[0]
-            # A line without its end was cut off by the end of its process.
+            # A line without a line end was cut off by a kill.
             if count.isdigit() and int(count) <= frames and line.endswith(b"\n"):
                 kept.append(line)
     return b"".join(kept)
@@ -136,7 +136,7 @@ _NOT_DRAWN = ("frames", "episodes", "protocol", "seconds")
 
 
 class Metrics:
-    """Gathers ticks and writes a row of `train.csv` and TensorBoard points now and then."""
+    """Collects ticks; writes a row of `train.csv` and TensorBoard points every period."""
 
     def __init__(
         self,
@@ -154,12 +154,12 @@ class Metrics:
         self._say = say
         self._period = config.log_period_frames
         self._protocol = protocol_name(config)
-        # A row of an evaluation that the checkpoint does not know is made again.
+        # An evaluation after the checkpoint will be repeated, so its row is dropped.
         rows = frames if evaluated is None else evaluated
         self._train = CsvFile(folder / "train.csv", TRAIN_COLUMNS, frames=frames)
         self._eval = CsvFile(folder / "eval.csv", EVAL_COLUMNS, frames=rows)
         self._board = tf.summary.create_file_writer(str(folder / "tensorboard"))
-        self._failing: set[object] = set()  # files that the disk does not take
+        self._failing: set[object] = set()  # files that could not be written last time
         self._episodes = 0
         self.recent: deque[Episode] = deque(maxlen=100)
         self._sums = _NO_SUMS
@@ -167,7 +167,7 @@ class Metrics:
         self._last = (frames, time.perf_counter())
 
     def state(self) -> dict[str, Any]:
-        """What a resumed run must know, as JSON holds it; episodes under way are not."""
+        """State for a checkpoint, as JSON; unfinished episodes are not part of it."""
         return {
             "episodes": self._episodes,
             "recent": list(self.recent),
@@ -175,13 +175,13 @@ class Metrics:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `state` gave."""
+        """Restores what `state` returned."""
         self._episodes = state["episodes"]
         self.recent.extend(Episode(*episode) for episode in state["recent"])
         self._sums = UpdateSums(*state["sums"])
 
     def observe(self, tick: Tick) -> None:
-        """Takes a tick in; writes when a period is full."""
+        """Adds a tick; writes a row when a period has passed."""
         self._episodes += len(tick.episodes)
         self.recent.extend(tick.episodes)
         for result in tick.results:
@@ -192,7 +192,7 @@ class Metrics:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Keeps what happens inside out of the frames per second."""
+        """Excludes the time inside from the frames per second."""
         started = time.perf_counter()
         yield
         frames, since = self._last
@@ -233,7 +233,7 @@ class Metrics:
         self._draw(tick.frames, points | layers)
 
     def write_evaluation(
-        self, frames: int, episodes: Sequence[JudgedEpisode], seconds: float
+        self, frames: int, episodes: Sequence[EvaluatedEpisode], seconds: float
     ) -> None:
         """Writes a row of `eval.csv`."""
         row = {
@@ -250,13 +250,13 @@ class Metrics:
         try:
             file.write({name: _short(value) for name, value in row.items()})
         except OSError as error:
-            since = f"Rows from {row['frames']:,} frames on wait to be written"
+            since = f"Rows from {row['frames']:,} frames on could not be written yet"
             self._say_once(file, f"{since}: {error.strerror}.")
         else:
             self._failing.discard(file)
 
     def show_film(self, frames: int, gif: bytes, *, height: int, width: int) -> None:
-        """Puts an animated picture among TensorBoard's images, which its browser plays."""
+        """Adds an animated GIF to TensorBoard's images."""
         # As `tf.summary.image` does, which would encode a PNG.
         image = tf.constant([str(width).encode(), str(height).encode(), gif])
         with self._drawing(frames):
@@ -270,7 +270,7 @@ class Metrics:
 
     @contextlib.contextmanager
     def _drawing(self, frames: int) -> Iterator[None]:
-        """Sends what is drawn to TensorBoard; a disk that does not take it is told."""
+        """Writes to TensorBoard; reports write failures, such as a full disk."""
         try:
             with self._board.as_default(step=frames):
                 yield
@@ -283,7 +283,7 @@ class Metrics:
             self._failing.discard(self._board)
 
     def _say_once(self, file: object, line: str) -> None:
-        """Says what is wrong with a file, and not again until it was right."""
+        """Reports a failing file once, until it works again."""
         if file not in self._failing:
             self._failing.add(file)
             self._say(line)
@@ -292,7 +292,7 @@ class Metrics:
         """Closes the files."""
         self._train.close()
         self._eval.close()
-        with contextlib.suppress(tf.errors.OpError):  # A full disk; `_draw` has said so.
+        with contextlib.suppress(tf.errors.OpError):  # A full disk; already reported.
             self._board.close()
 
 

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a table before it, a bar while it goes."""
+"""What a run prints: a table at the start, a progress bar during training."""
 
 import shutil
 import sys
@@ -18,7 +18,7 @@ from rainbow_tf.types import Batch, WorldSpec
 
 
 def describe(config: Config, parts: AnyParts, start_frames: int) -> str:
-    """The table that is printed before a run starts; measures the speed for it."""
+    """The table printed before training; measures the speed for it."""
     spec = parts.spec
     frames_per_second, seconds = measure_speed(config, parts, start_frames)
     disk = f"{size(disk_bytes(config, spec, parts.learner.online.count_params()))} on disk"
@@ -36,7 +36,7 @@ def describe(config: Config, parts: AnyParts, start_frames: int) -> str:
         actors["actors"] = f"{config.actors} of {config.num_envs} lanes, {shards}, on {place}"
     rows = {
         "agent": config.agent,
-        "world": f"{config.game or config.environment}, {spec.num_actions} actions, "
+        "environment": f"{config.game or config.environment}, {spec.num_actions} actions, "
         f"observations {(spec.frame_stack, *spec.frame_shape)} {spec.frame_dtype}",
         "parameters": f"{parts.learner.online.count_params():,}",
         **replay,
@@ -58,9 +58,9 @@ def _free_disk(config: Config) -> int:
 
 
 def measure_speed(config: Config, parts: AnyParts, start_frames: int = 0) -> tuple[float, float]:
-    """Frames per second of a learning run, and seconds of its rest, from a short trial.
+    """Frames per second while learning, and remaining seconds, from a short trial.
 
-    The trial compiles what the run needs and leaves no trace in the agent or the world.
+    The trial compiles what the run needs and leaves the agent unchanged.
     """
     variables = agent_variables(parts)
     saved = values(variables)
@@ -87,7 +87,7 @@ def _forecast(
 
 
 def blank_batch(config: Config, spec: WorldSpec) -> Batch:
-    """A batch of nothing, to measure and compile with."""
+    """A batch of zeros, to measure and compile with."""
     size = config.batch_size
     blank = np.zeros((size, spec.frame_stack, *spec.frame_shape), spec.frame_dtype)
     return Batch(
@@ -101,12 +101,12 @@ def blank_batch(config: Config, spec: WorldSpec) -> Batch:
 
 
 def size(num_bytes: float) -> str:
-    """Bytes as a person says them: 7.08 GB, 2.0 MB."""
+    """A size for people: 7.08 GB, 2.0 MB."""
     return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them: 9 d 3 h, 2 h 5 min, 40 s."""
+    """A duration for people: 9 d 3 h, 2 h 5 min, 40 s."""
     minutes, hours, days = seconds / 60, seconds / 3600, seconds / 86400
     if days >= 1:
         return f"{int(days)} d {int(hours) % 24} h"
@@ -127,7 +127,7 @@ class ProgressBar:
             unit="frame",
             unit_scale=True,
             file=sys.stderr,
-            # A log file wants a line now and then, a person a moving bar.
+            # A terminal shows a moving bar; a log file gets a line every 30 s.
             mininterval=0.5 if sys.stderr.isatty() else 30.0,
             dynamic_ncols=True,
         )
@@ -141,7 +141,7 @@ class ProgressBar:
             self._bar.set_postfix_str(f"mean {mean:.1f}, last {last}", refresh=False)
 
     def show_evaluation(self, played: int, planned: int) -> None:
-        """Shows how many frames of an evaluation were played, as often as the bar moves."""
+        """Shows the progress of an evaluation, as often as the bar moves."""
         if time.time() - self._bar.last_print_t >= self._bar.mininterval:
             self._bar.set_postfix_str(f"evaluation: {played:,} of about {planned:,} frames")
             self._bar.last_print_t = time.time()
@@ -151,5 +151,5 @@ class ProgressBar:
         self._bar.write(line, file=sys.stderr)
 
     def close(self) -> None:
-        """Leaves the bar as it stands."""
+        """Closes the bar."""
         self._bar.close()

@@ -1,4 +1,4 @@
-"""Films a run while it trains."""
+"""Records videos during training."""
 
 import itertools
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import numpy as np
 from rainbow_tf.agent.schedules import has_passed
 from rainbow_tf.config import Config
 from rainbow_tf.environments.base import make_world
-from rainbow_tf.runs.weights import make_actor
+from rainbow_tf.runs.weights import make_policy
 from rainbow_tf.training.build import AnyParts
 from rainbow_tf.training.metrics import Metrics
 from rainbow_tf.video.encoder import SMALL, VIDEOS, Gif, frames_per_second, video
@@ -18,10 +18,10 @@ _SECONDS = 10
 
 
 class Recorder:
-    """Films the evaluated policy every period, to `videos/` and TensorBoard.
+    """Records the evaluated policy every period, to `videos/` and TensorBoard.
 
-    Its world and its random numbers are its own, and noise that it draws is given back: training
-    is the same to the last bit without it.
+    It has its own environment and random numbers, and restores the networks' noise state, so
+    training is the same to the last bit without it.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class Recorder:
         self._is_stopping = is_stopping
         self._say = say
         rng = np.random.default_rng(0)
-        self._actor = make_actor(
+        self._actor = make_policy(
             config, self._network, parts.spec, noise=config.eval_noise, rng=rng
         )
 
     def observe(self, frames: int) -> None:
-        """Films if a period has passed; a film that fails is told, and training goes on."""
+        """Records if a period has passed; a failure is reported and training continues."""
         if not has_passed(self._config.record_period_frames, self._recorded, frames):
             return
         self._recorded = frames
@@ -54,8 +54,8 @@ class Recorder:
         with self._metrics.paused():
             try:
                 self._say(self._record(frames))
-            except Exception as error:  # Worlds are drawn by any code: no film is worth a run.
-                self._say(f"film at {frames:,} frames: failed, training goes on ({error})")
+            except Exception as error:  # Rendering is foreign code; a video must not end a run.
+                self._say(f"film at {frames:,} frames: failed, training continues ({error})")
             finally:
                 for variable, seed in zip(
                     self._network.non_trainable_variables, seeds, strict=True

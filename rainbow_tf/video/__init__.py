@@ -1,1 +1,1 @@
-"""Films of a policy at play."""
+"""Videos of a policy and its value estimates."""

@@ -1,4 +1,4 @@
-"""Writes pictures to an .mp4 or .gif file, whole or not at all."""
+"""Writes .mp4 and .gif files, each complete or not at all."""
 
 import contextlib
 import errno
@@ -7,7 +7,6 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 
 import lz4.frame
 import numpy as np
@@ -16,32 +15,22 @@ from PIL import Image
 from rainbow_tf.config import Config, ConfigError
 
 VIDEOS = "videos"  # in the folder of a run
-LARGE, SMALL = 630, 420  # heights of a picture: three and two times an Atari screen's
-_GIF_FRAMES_PER_SECOND = 15  # at most: more make a large file that few viewers play in time
-_GIF_SECONDS = 60  # at most: its pictures are held in memory
-_GIF_SAMPLES = 32  # pictures that the colours of a .gif are chosen from
+LARGE, SMALL = 630, 420  # picture heights: three and two times an Atari screen's
+_GIF_FRAMES_PER_SECOND = 15  # at most: files get large, and few viewers play faster ones correctly
+_GIF_SECONDS = 60  # at most: all pictures are held in memory
+_GIF_SAMPLES = 32  # pictures that the palette is chosen from
 
 
 def frames_per_second(config: Config) -> int:
-    """Pictures a second, one an agent step: the game's own speed, elsewhere what eyes follow."""
+    """Agent steps shown per second: the real speed of Atari games, 15 otherwise."""
     return max(1, 60 // config.action_repeat) if config.game is not None else 15
 
 
-class Writer(Protocol):
-    """Takes pictures [H, W, 3] uint8 of even height and width, all of one shape."""
-
-    def add(self, picture: np.ndarray) -> None:
-        """Adds a picture."""
-
-    def finish(self) -> None:
-        """Writes what is still to be written."""
-
-    def abandon(self) -> None:
-        """Lets go of a file that nobody wants any more."""
-
-
 class Mp4:
-    """H.264, encoded by ffmpeg as the pictures come."""
+    """H.264, encoded by ffmpeg while pictures [H, W, 3] uint8 of even height and width arrive.
+
+    Not imageio_ffmpeg.write_frames: it ignores ffmpeg's exit status, so a full disk goes unnoticed.
+    """
 
     def __init__(self, path: Path, *, frames_per_second: int):
         self._path = path
@@ -49,7 +38,7 @@ class Mp4:
         self._encoder: subprocess.Popen[bytes] | None = None
 
     def add(self, picture: np.ndarray) -> None:
-        """Adds a picture; raises OSError if the encoder has failed."""
+        """Adds a picture; raises OSError if ffmpeg has failed."""
         if self._encoder is None:
             height, width, _ = picture.shape
             self._encoder = self._start(f"{width}x{height}")
@@ -57,14 +46,14 @@ class Mp4:
         try:
             self._encoder.stdin.write(picture.tobytes())
         except BrokenPipeError:
-            self.finish()  # which knows why
+            self.finish()  # raises with ffmpeg's message
 
     def _start(self, size: str) -> "subprocess.Popen[bytes]":
         import imageio_ffmpeg
 
         pictures = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", size]
         rate = ["-r", str(self._frames_per_second)]
-        # Sharp letters, and colours that every player knows.
+        # Sharp text, and a pixel format that all players support.
         codec = ["-c:v", "libx264", "-crf", "20", "-preset", "veryfast", "-pix_fmt", "yuv420p"]
         output = ["-movflags", "+faststart", str(self._path)]
         encoder = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", "-y"]
@@ -73,31 +62,30 @@ class Mp4:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # a Ctrl-C is ours to answer
+            start_new_session=True,  # Ctrl-C must not reach ffmpeg
         )
 
     def finish(self) -> None:
-        """Waits for the encoder; raises OSError if it did not write everything."""
+        """Waits for ffmpeg; raises OSError if it failed."""
         if self._encoder is None:
             return
-        with contextlib.suppress(BrokenPipeError):
-            _, message = self._encoder.communicate()
+        _, message = self._encoder.communicate()
         if self._encoder.returncode != 0:
             lines = message.decode(errors="replace").strip().splitlines()
-            reason = lines[-1] if lines else f"it ended with {self._encoder.returncode}"
+            reason = lines[-1] if lines else f"exit status {self._encoder.returncode}"
             raise OSError(errno.EIO, f"the encoder failed: {reason}")
 
     def abandon(self) -> None:
-        """Ends the encoder."""
+        """Stops ffmpeg."""
         if self._encoder is not None:
             self._encoder.kill()
             self._encoder.communicate()
 
 
 class Gif:
-    """256 colours for all pictures, chosen when all are there; until then they are compressed.
+    """A .gif with one palette for all pictures, which are kept compressed until the end.
 
-    Without a path it is only encoded.
+    Without a path, call `encoded` instead of `finish`.
     """
 
     def __init__(self, path: Path | None, *, frames_per_second: int):
@@ -109,7 +97,7 @@ class Gif:
         self._pictures: list[bytes] = []
 
     def add(self, picture: np.ndarray) -> None:
-        """Adds a picture, if it is one of those that are kept: of the first minute, and in time."""
+        """Adds a picture; drops it after the first minute or above the maximum frame rate."""
         is_early = len(self._pictures) < _GIF_SECONDS * 1000 / self._milliseconds
         if self._added % self._every == 0 and is_early:
             self._shape = picture.shape
@@ -117,13 +105,13 @@ class Gif:
         self._added += 1
 
     def encoded(self) -> bytes:
-        """The file's bytes."""
+        """The content of the file."""
         step = -(-len(self._pictures) // _GIF_SAMPLES)
-        # Every third row and column: colours that fill less are hardly seen.
+        # Every third row and column: colours of smaller areas hardly matter.
         samples = [self._picture(data)[::3, ::3] for data in self._pictures[::step]]
         palette = Image.fromarray(np.concatenate(samples)).quantize(256)
         first, *others = (
-            # Without dither, so that what does not move does not flicker, and costs nothing.
+            # No dithering: static areas must not flicker, and compress better.
             Image.fromarray(self._picture(data)).quantize(palette=palette, dither=Image.Dither.NONE)
             for data in self._pictures
         )
@@ -139,8 +127,7 @@ class Gif:
         self._path.write_bytes(self.encoded())
 
     def abandon(self) -> None:
-        """Forgets the pictures."""
-        self._pictures.clear()
+        """Nothing to stop."""
 
     def _picture(self, data: bytes) -> np.ndarray:
         return np.frombuffer(lz4.frame.decompress(data), np.uint8).reshape(self._shape)
@@ -150,7 +137,7 @@ _WRITERS: dict[str, type[Mp4] | type[Gif]] = {".mp4": Mp4, ".gif": Gif}
 
 
 def check_video(path: Path) -> None:
-    """Refuses a file that `video` could not write, and touches nothing."""
+    """Rejects a path that `video` could not write, without touching the disk."""
     if path.suffix not in _WRITERS:
         raise ConfigError(f"{path} must end in .mp4 or .gif.")
     if path.suffix == ".mp4":
@@ -172,8 +159,8 @@ def check_video(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def video(path: Path, *, frames_per_second: int) -> Iterator[Writer]:
-    """A writer whose file is put in place at the end; on an error nothing is left behind."""
+def video(path: Path, *, frames_per_second: int) -> Iterator[Mp4 | Gif]:
+    """A writer whose file appears only at the end; after an error nothing is left behind."""
     check_video(path)
     aside = path.with_name(f".{path.stem}.part{path.suffix}")
     try:
@@ -193,7 +180,7 @@ def video(path: Path, *, frames_per_second: int) -> Iterator[Writer]:
 
 
 def enlarged(screen: np.ndarray, *, height: int, width: int) -> np.ndarray:
-    """A screen [H, W, 3] as large as fits: every pixel a square of pixels, or all shrunk."""
+    """A screen [H, W, 3] at the largest size that fits: a whole multiple, or shrunk."""
     scale = min(height / screen.shape[0], width / screen.shape[1])
     if scale >= 1:
         return screen.repeat(int(scale), axis=0).repeat(int(scale), axis=1)

@@ -1,4 +1,4 @@
-"""Films a policy at play: the screen, and beside it what the policy thinks."""
+"""Records a policy: the screen, and beside it a panel with the policy's estimates."""
 
 from collections.abc import Iterator
 
@@ -11,26 +11,25 @@ from rainbow_tf.types import Decision, Policy, WorldSpec
 from rainbow_tf.video.encoder import enlarged
 from rainbow_tf.video.panel import BACKGROUND, Panel, Scene, Thought
 
-_WIDEST_SCREEN = 1.25  # of the height
+_WIDEST_SCREEN = 1.25  # times the height
 
 
 def play(policy: Policy, world: World, *, config: Config, episodes: int) -> Iterator[Scene]:
-    """Scenes of whole games in the world's first lane; the last of a game shows how it ended."""
+    """Scenes of whole episodes in the first lane; the last scene of each shows its end."""
     output = world.reset()
     for episode in range(episodes):
         score, step, is_over = 0.0, 0, False
         while not is_over:
             thought = _thought(policy.decide(output.observation, config.eval_epsilon))
             frame = step * config.frames_per_step
-            scene = Scene(world.screen(), thought, episode, step, frame, score, is_last=False)
-            yield scene
+            yield Scene(world.screen(), thought, episode, step, frame, score, is_last=False)
             output = world.step(np.array([thought.action]))
             score += float(output.reward[0])
             step += 1
             is_over = bool(output.episode_over[0])
         frame = step * config.frames_per_step
         yield Scene(world.screen(), thought, episode, step, frame, score, is_last=True)
-        output = world.step(np.zeros(1, np.int32))  # a restart, whatever the action
+        output = world.step(np.zeros(1, np.int32))  # restarts; the action is ignored
 
 
 def _thought(decision: Decision) -> Thought:
@@ -43,7 +42,7 @@ def _thought(decision: Decision) -> Thought:
 
 
 class Film:
-    """Turns scenes into pictures of one shape; `frames` is what the policy was trained for."""
+    """Draws scenes as pictures of one shape; the policy was trained for `frames` frames."""
 
     def __init__(self, config: Config, spec: WorldSpec, *, frames: int, height: int):
         self._panel = Panel(
@@ -56,7 +55,7 @@ class Film:
         )
 
     def picture(self, scene: Scene) -> np.ndarray:
-        """The screen, as large as fits, and the panel: [H, W, 3], both sides even."""
+        """The screen at the largest fitting size and the panel: [H, W, 3], H and W even."""
         height = self._panel.height
         screen = enlarged(scene.screen, height=height, width=int(_WIDEST_SCREEN * height))
         tall, wide, _ = screen.shape

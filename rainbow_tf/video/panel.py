@@ -1,4 +1,4 @@
-"""Draws what a policy makes of a state: its actions, what it expects of each, and what it does."""
+"""Draws a policy's view of a state: the estimate for every action and the one it takes."""
 
 import itertools
 import math
@@ -19,28 +19,28 @@ _QUIET = (152, 161, 176)
 _BAR = (84, 138, 214)
 _CHOSEN = (250, 176, 44)
 
-# Shares of the height.
+# Fractions of the height.
 _WIDTH, _WIDTH_OF_COLUMNS = 0.9, 1.2
 _PAD = 0.03
 _CELLS_TOP, _CELLS_BOTTOM = 0.185, 0.775
 _TALLEST_CELL = 0.2
 _STRIP_TOP, _STRIP_BOTTOM = 0.875, 0.97
-_SMALLEST_FONT = 11  # in pixels, where there is room
+_SMALLEST_FONT = 11  # pixels, where there is room
 _CELLS_IN_A_COLUMN = 9
 _MOST_CELLS = 2 * _CELLS_IN_A_COLUMN
 
 
 class Thought(NamedTuple):
-    """What a policy makes of one state; it does not say what kind of agent thinks it."""
+    """A policy's estimates for one state, whatever the algorithm."""
 
-    action: int  # that it takes
-    scores: np.ndarray  # [A] that it chooses by: mean returns, or probabilities
+    action: int  # the one taken
+    scores: np.ndarray  # [A] mean returns, or the probabilities of a stochastic policy
     value: float  # of the state
-    probs: np.ndarray | None = None  # [A, N] of the returns on the panel's support
+    probs: np.ndarray | None = None  # [A, N] return distributions on the panel's support
 
 
 class Scene(NamedTuple):
-    """One moment of a game, and what the policy thinks of it."""
+    """One moment of a game with the policy's estimates."""
 
     screen: np.ndarray  # [H, W, 3] uint8
     thought: Thought
@@ -63,10 +63,10 @@ class _Box(NamedTuple):
 
 
 class Panel:
-    """A picture of one size, with axes that stay where they are.
+    """A picture of fixed size with fixed axes.
 
-    With a support it draws distributions of returns, without one a bar for every score. `symbol`
-    stands before a score: Q for mean returns, p for probabilities.
+    With a support it draws return distributions, without one a bar per score. `symbol` is the
+    label of a score: Q for mean returns, p for probabilities.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Panel:
         self._inset = inset = round(0.008 * height)
         names = self._actions[: len(self._cells)]
         left, top, right, bottom = self._cells[0]
-        # A name stands left in its cell, over its score, and what is drawn right of them.
+        # A cell has the name above the score on the left and the chart on the right.
         room = (0.45 * (right - left), 0.42 * (bottom - top))
         self._name_font = _fitting_font("DejaVuSans-Bold", names, room, 0.027 * height)
         self._font = _font("DejaVuSans", min(self._name_font.size, 0.024 * height))
@@ -114,7 +114,7 @@ class Panel:
         self._blank_chosen = self._draw_blank(_CHOSEN_CELL, _CHOSEN)
 
     def draw(self, scene: Scene) -> np.ndarray:
-        """The panel [H, W, 3] of this scene; scenes come in the order of the game."""
+        """The panel [H, W, 3] of this scene; scenes must come in order."""
         thought = scene.thought
         if scene.step == 0:
             self._values.clear()
@@ -158,7 +158,7 @@ class Panel:
         ]
 
     def _draw_blank(self, cell_colour: tuple, name_colour: tuple) -> np.ndarray:
-        """All that does not change, with every cell in these colours."""
+        """The parts that never change, with all cells in these colours."""
         image = Image.new("RGB", (self.width, self.height), BACKGROUND)
         draw = ImageDraw.Draw(image)
         room: float = self.width - 2 * self._pad
@@ -193,10 +193,10 @@ class Panel:
     def _draw_returns(self, chart: np.ndarray, probs: np.ndarray, colour: tuple) -> None:
         tall, wide, _ = chart.shape
         atoms = np.arange(wide) * len(probs) // wide
-        # Roots of probabilities: an even distribution and a sure return fit on one axis.
+        # Square roots, so that both uniform and certain distributions are readable.
         heights = np.ceil(np.sqrt(probs[atoms]) * tall - 0.5)
         if wide >= 4 * len(probs):
-            heights[np.flatnonzero(np.diff(atoms))] = 0  # bars, with gaps
+            heights[np.flatnonzero(np.diff(atoms))] = 0  # gaps between bars
         chart[np.arange(tall)[:, None] >= tall - heights] = colour
 
     def _draw_bar(self, chart: np.ndarray, score: float, colour: tuple) -> None:
@@ -218,7 +218,7 @@ class Panel:
         return float(self._support[0]), float(self._support[-1])
 
     def _column(self, x: float, wide: int) -> int:
-        """Where on an axis of so many pixels a return stands; bars are centred on their atoms."""
+        """Pixel column of a return on an axis `wide` pixels long; bars are centred on atoms."""
         low, high = self._axis()
         margin = 0.5 / len(self._support) if self._support is not None else 0.0
         share = margin + (1 - 2 * margin) * (x - low) / max(high - low, 1e-9)
@@ -275,7 +275,7 @@ class Panel:
 
 
 class _Range:
-    """An axis that grows by round steps and never shrinks, so that nothing on it jumps."""
+    """An axis with round ends that only grows, so that the drawing does not jump."""
 
     def __init__(self, *values: float):
         self._low, self._high = math.inf, -math.inf
@@ -284,7 +284,7 @@ class _Range:
             self.include(*values)
 
     def include(self, *values: float) -> None:
-        """Makes room for these values."""
+        """Extends the axis to these values."""
         self._low, self._high = min(self._low, *values), max(self._high, *values)
         span = max(self._high - self._low, 0.01 * max(abs(self._low), abs(self._high)), 1e-6)
         power = 10.0 ** math.floor(math.log10(span))
@@ -311,7 +311,7 @@ def _font(name: str, size: float) -> ImageFont.FreeTypeFont:
 def _fitting_font(
     name: str, texts: Sequence[str], room: tuple[float, float], size: float
 ) -> ImageFont.FreeTypeFont:
-    """The largest font of at most this size in which every text has room."""
+    """The largest font up to `size` in which every text fits."""
     path = _font(name, size).path
     for smaller in range(round(min(size, room[1])), 6, -1):
         font = ImageFont.truetype(path, smaller)

@@ -1,4 +1,4 @@
-"""Acting: greedy in the mean, noise of its own for every lane, epsilon without noise."""
+"""Acting: greedy in the mean return, independent noise per lane, epsilon."""
 
 import itertools
 
@@ -19,7 +19,7 @@ WORLD = WorldSpec((4,), np.dtype(np.float32), 1, 4, ("UP", "DOWN", "LEFT", "RIGH
 
 
 class Table(keras.Model):
-    """Outputs by state, which an observation [S=1, states] holds as a one-hot vector."""
+    """A table of outputs by state; observations [S=1, states] are one-hot states."""
 
     def __init__(self, entries):
         super().__init__()
@@ -45,14 +45,14 @@ def one_hot(states, count):
     return np.eye(count, dtype=np.float32)[list(states)][:, None]  # [E, S, states]
 
 
-# Four actions, of which the third is the best.
+# The third of four actions is the best.
 PREFERS_2 = [[[0], [1], [9], [2]]]
 SAME_STATE = one_hot([0] * 8000, 1)
 
 
 @pytest.fixture(scope="module")
 def noisy_network():
-    """With a sigma so large that the noise decides."""
+    """With sigmas so large that the noise decides."""
     config = Config(environment="CartPole-v1", noisy_sigma=10.0, num_atoms=11)
     return make_network(config, WORLD, seed=1, name="online"), make_support(config)
 
@@ -85,15 +85,14 @@ def test_greedy_literal():
     assert actions.dtype == np.int32
 
 
-def test_greedy_in_the_mean_not_in_the_likeliest_return():
-    # On the atoms 0, 5, 10 action 0 has the mean 3.5 and most often gives 5; action 1 has the
-    # mean 4.5 and most often gives 0.
+def test_greedy_in_the_mean_not_the_mode():
+    # On the atoms 0, 5, 10 action 0 has mean 3.5 and mode 5; action 1 has mean 4.5 and mode 0.
     logits = np.log([[[0.3, 0.7, 1e-12], [0.55, 1e-12, 0.45]]])
     actor = table_actor(logits, support=np.float32([0, 5, 10]))
     assert_array_equal(actor.act(one_hot([0], 1)), [1])
 
 
-def test_greedy_in_values_below_zero():
+def test_greedy_with_negative_values():
     # On a support below zero the largest probability at the largest atom still wins.
     logits = np.log([[[0.5, 0.5], [0.9, 0.1], [0.1, 0.9]]])
     actor = table_actor(logits, support=np.float32([-2, -1]))
@@ -101,28 +100,28 @@ def test_greedy_in_values_below_zero():
 
 
 @pytest.mark.parametrize("noise", [True, False])
-def test_acting_asks_for_noise_per_lane_and_evaluation_for_none(noise):
+def test_noise_is_per_lane_or_off(noise):
     network = Table(PREFERS_2)
     rng = np.random.default_rng(0)
     Actor(network=network, support=None, num_actions=4, noise=noise, rng=rng).act(one_hot([0], 1))
     assert set(network.modes) == {(noise, noise)}
 
 
-def test_every_lane_has_noise_of_its_own(noisy_actor):
+def test_every_lane_has_its_own_noise(noisy_actor):
     actions = noisy_actor.act(same_observation())
     assert set(actions) == {0, 1, 2, 3}
 
 
-def test_noise_is_fresh_in_every_step(noisy_actor):
+def test_noise_is_fresh_at_every_step(noisy_actor):
     observation = same_observation()
     steps = [noisy_actor.act(observation) for _ in range(5)]
     for one, other in itertools.combinations(steps, 2):
-        # By chance about a quarter of the lanes agree.
+        # About a quarter of the lanes agree by chance.
         assert np.mean(one != other) > 0.4
 
 
-def test_lanes_draw_independently(noisy_actor):
-    # Two neighbouring lanes agree no more often than any others.
+def test_lanes_are_independent(noisy_actor):
+    # Neighbouring lanes agree no more often than by chance.
     observation = same_observation()
     actions = np.stack([noisy_actor.act(observation) for _ in range(40)])
     shares = np.bincount(actions.ravel(), minlength=4) / actions.size
@@ -130,7 +129,7 @@ def test_lanes_draw_independently(noisy_actor):
     assert np.mean(actions[:, :-1] == actions[:, 1:]) == pytest.approx(expected, abs=0.06)
 
 
-def test_without_noise_the_actor_is_the_mean_policy(noisy_network):
+def test_mean_policy_without_noise(noisy_network):
     network, support = noisy_network
     actor = network_actor(noisy_network, noise=False)
     observation = np.random.default_rng(5).normal(size=(LANES, 1, 4)).astype(np.float32)
@@ -141,10 +140,10 @@ def test_without_noise_the_actor_is_the_mean_policy(noisy_network):
     assert_array_equal(actions, tf.argmax(values[..., 0], axis=1))
     assert len(set(actions)) > 1
     for variable, before in zip(network.non_trainable_variables, seeds, strict=True):
-        assert_array_equal(variable, before)  # evaluation spends none of training's noise
+        assert_array_equal(variable, before)  # evaluation does not advance the noise of training
 
 
-def test_noise_comes_from_the_seed_state(noisy_network, noisy_actor):
+def test_noise_is_determined_by_the_seed_state(noisy_network, noisy_actor):
     network, _ = noisy_network
     observation = same_observation()
     seeds = [variable.numpy() for variable in network.non_trainable_variables]
@@ -165,7 +164,7 @@ def test_acting_is_traced_once(noisy_actor):
         noisy_actor.act(same_observation(seed), epsilon=0.1 * (seed % 2))
         noisy_actor.decide(same_observation(seed), epsilon=0.1 * (seed % 2))
         noisy_actor.act_and_outputs(same_observation(seed), epsilon=0.1 * (seed % 2))
-    assert [function.experimental_get_tracing_count() for function in compiled] == [1, 1, 1]
+    assert [function.experimental_get_tracing_count() for function in compiled] == [1]
 
 
 def test_epsilon_zero_is_greedy():
@@ -185,16 +184,16 @@ def test_epsilon_statistics():
     assert actions.dtype == np.int32
 
 
-def test_epsilon_is_drawn_for_every_lane_and_step():
+def test_epsilon_is_independent_per_lane_and_step():
     actor = table_actor(PREFERS_2)
     first, second = (actor.act(SAME_STATE, epsilon=0.4) for _ in range(2))
     explored = first != 2
     assert 0 < explored.sum() < len(explored)
-    # 0.3 of the lanes show that they explored; of those as many as of all show it again.
+    # 0.3 of all lanes visibly explore, and 0.3 of those do so again at the next step.
     assert np.mean(second[explored] != 2) == pytest.approx(0.3, abs=0.05)
 
 
-def test_random_actions_come_from_the_generator_given():
+def test_random_actions_come_from_the_given_generator():
     def actions(seed):
         return table_actor(PREFERS_2, seed=seed).act(SAME_STATE, epsilon=0.5)
 
@@ -248,7 +247,7 @@ def test_values_are_means_of_distributions():
     assert_allclose(actor.decide(one_hot([0], 1)).state_values, [4.5], rtol=1e-5)
 
 
-def test_values_come_with_the_actions_of_act(noisy_network):
+def test_decide_returns_the_actions_of_act(noisy_network):
     actor = network_actor(noisy_network, noise=False)
     observation = np.random.default_rng(0).normal(size=(LANES, 1, 4)).astype(np.float32)
     actions, _, values, _ = actor.decide(observation)
@@ -256,7 +255,7 @@ def test_values_come_with_the_actions_of_act(noisy_network):
     assert len(set(values)) == LANES
 
 
-def test_exploring_changes_actions_and_not_values():
+def test_exploration_changes_only_the_actions():
     actor, twin = table_actor(PREFERS_2), table_actor(PREFERS_2)
     actions, _, values, _ = actor.decide(SAME_STATE, 0.4)
     assert_array_equal(actions, twin.act(SAME_STATE, 0.4))
@@ -264,12 +263,12 @@ def test_exploring_changes_actions_and_not_values():
     assert_array_equal(values, [9] * len(SAME_STATE))
 
 
-def test_values_have_noise_where_acting_has(noisy_actor):
+def test_values_are_noisy_if_acting_is(noisy_actor):
     values = noisy_actor.decide(same_observation()).state_values
     assert len(set(values)) > LANES // 2
 
 
-def test_a_decision_has_the_estimates_it_was_made_by():
+def test_decision_has_the_estimates_behind_it():
     probs = [[0.3, 0.7, 0.0], [0.5, 0.0, 0.5]]
     actor = table_actor(np.log(np.float32([probs]) + 1e-12), support=np.float32([0, 5, 10]))
     actions, values, state_values, distributions = actor.decide(one_hot([0, 0], 1))
@@ -279,7 +278,7 @@ def test_a_decision_has_the_estimates_it_was_made_by():
     assert_allclose(distributions, [probs] * 2, atol=1e-6)
 
 
-def test_a_decision_without_a_support_has_no_distributions():
+def test_decision_without_support_has_no_distributions():
     actions, values, _, distributions = table_actor(PREFERS_2).decide(one_hot([0], 1))
     assert_array_equal(actions, [2])
     assert_array_equal(values, [[0, 1, 9, 2]])

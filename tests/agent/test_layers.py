@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from rainbow_tf.agent.layers import NoisyDense, ReturnHead
 
-# f(eps) = sign(eps) sqrt|eps| with eps ~ N(0, 1) has the variance E|eps| = sqrt(2 / pi).
+# f(eps) = sign(eps) sqrt|eps| with eps ~ N(0, 1) has variance E|eps| = sqrt(2 / pi).
 NOISE_VARIANCE = np.sqrt(2 / np.pi)
 
 
@@ -28,7 +28,7 @@ def compiled(function):
     return tf.function(function, jit_compile=True, autograph=False)
 
 
-# Compiled code draws other numbers of the same law, so it is not enough to compare with it.
+# Compiled code draws other numbers from the same distribution, so both modes are tested.
 both_modes = pytest.mark.parametrize("mode", [eager, compiled])
 
 
@@ -47,7 +47,7 @@ def random(shape, seed=0):
 
 
 def only_noise(layer):
-    """Makes the layer's outputs its noise: means of 0, sigmas of 1."""
+    """Sets means to 0 and sigmas to 1, so that outputs are the noise."""
     for weight in (layer.kernel, layer.bias):
         weight.assign(tf.zeros_like(weight))
     for weight in (layer.kernel_sigma, layer.bias_sigma):
@@ -55,7 +55,7 @@ def only_noise(layer):
 
 
 def seen_noise(layer, mode=eager, groups=None):
-    """The noise of one call on the kernel and the bias, seen from outside.
+    """The noise of one call on the kernel and the bias, measured from its outputs.
 
     An input of 0 shows the bias noise; the unit vectors show the kernel noise on top of it.
     """
@@ -70,7 +70,7 @@ def seen_noise(layer, mode=eager, groups=None):
 
 
 def randomise(layer, seed=0):
-    """Gives a layer weights without any structure."""
+    """Sets random weights."""
     rng = np.random.default_rng(seed)
     for weight in layer.trainable_variables:
         weight.assign(rng.normal(size=weight.shape))
@@ -88,7 +88,7 @@ def formula(layer, inputs, kernel_noise, bias_noise):
 @pytest.mark.parametrize("fan_in", [4, 400])
 @pytest.mark.parametrize("sigma0", [0.5, 0.1, 0.0])
 def test_initial_weights(fan_in, sigma0):
-    # Units differ from inputs, so that a fan-out in either place shows.
+    # Units differ from inputs, so that a wrong fan shows.
     layer = noisy_layer(fan_in, 900, sigma0=sigma0)
     bound = 1 / np.sqrt(fan_in)
     for mean in (layer.kernel.numpy(), layer.bias.numpy()):
@@ -100,7 +100,7 @@ def test_initial_weights(fan_in, sigma0):
     assert_allclose(layer.bias_sigma, np.full(900, sigma0 * bound), rtol=1e-6)
 
 
-def test_default_sigma0_is_the_papers():
+def test_default_sigma0_is_that_of_the_paper():
     assert_allclose(noisy_layer(16, 3).kernel_sigma, np.full((16, 3), 0.5 / 4))
 
 
@@ -122,8 +122,8 @@ def test_literal_noise(monkeypatch):
     assert_allclose(layer(inputs, training=False), [[8, 9]], rtol=1e-6)  # b + x W
 
 
-def test_draw_noise_is_f_of_a_normal_on_both_sides():
-    # n = f(eps) is undone by eps = sign(n) n^2; the moments of eps are those of N(0, 1).
+def test_draw_noise_is_f_of_a_normal():
+    # eps = sign(n) n^2 inverts n = f(eps); the moments of eps are those of N(0, 1).
     layer = noisy_layer(30, 20)
     noise_in, noise_out = layer.draw_noise(5000)
     assert noise_in.shape == (5000, 30)
@@ -145,7 +145,7 @@ def test_kernel_noise_is_an_outer_product_with_the_bias_noise(mode):
     assert len(np.unique(np.abs(np.concatenate([noise_in, bias_noise])))) == 11  # none is shared
 
 
-def test_kernel_noise_of_groups_is_an_outer_product_each():
+def test_kernel_noise_of_each_group_is_an_outer_product():
     kernel_noise, bias_noise = seen_noise(noisy_layer(6, 5), groups=3)
     for kernel, bias in zip(kernel_noise, bias_noise, strict=True):
         noise_in = kernel[:, 0] / bias[0]
@@ -157,7 +157,7 @@ def test_kernel_noise_of_groups_is_an_outer_product_each():
 
 @both_modes
 @pytest.mark.parametrize("groups", [None, 4])
-def test_output_is_the_formula_with_the_noise_drawn(mode, groups):
+def test_output_equals_the_formula(mode, groups):
     layer = noisy_layer(4, 6)
     before = seed_state(layer)
     kernel_noise, bias_noise = seen_noise(layer, mode, groups)
@@ -184,7 +184,7 @@ def test_output_is_the_formula_with_the_noise_drawn(mode, groups):
     groups=st.integers(1, 3),
     rows=st.integers(1, 4),
 )
-def test_a_group_is_a_shared_draw_with_its_noise(fan_in, units, groups, rows):
+def test_group_equals_a_shared_draw_with_the_same_noise(fan_in, units, groups, rows):
     layer = noisy_layer(fan_in, units)
     randomise(layer)
     inputs = random((groups, rows, fan_in))
@@ -208,13 +208,13 @@ def test_noise_is_fresh_in_every_call(mode):
         assert np.abs(one - other).min() > 0
 
 
-def test_the_rows_of_a_matrix_share_their_noise():
+def test_rows_of_a_matrix_share_noise():
     outputs = noisy_layer(4, 3)(np.ones((5, 4), np.float32), training=True).numpy()
     assert_allclose(outputs, outputs[:1].repeat(5, axis=0), rtol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (2, 5, 4)])
-def test_without_training_it_is_the_mean_layer(shape):
+def test_mean_layer_without_training(shape):
     layer = noisy_layer(4, 6)
     randomise(layer)
     before = seed_state(layer)
@@ -223,10 +223,10 @@ def test_without_training_it_is_the_mean_layer(shape):
     first, second = layer(inputs, training=False), layer(inputs, training=False)
     assert_array_equal(first, second)
     assert_allclose(first, expected, rtol=1e-5, atol=1e-5)
-    assert_array_equal(seed_state(layer), before)  # and no noise was spent on it
+    assert_array_equal(seed_state(layer), before)  # no noise was drawn
 
 
-def test_noise_is_off_unless_asked_for():
+def test_noise_is_off_by_default():
     layer = noisy_layer(4, 3)
     inputs = random((2, 4))
     assert_array_equal(layer(inputs), layer(inputs, training=False))
@@ -270,7 +270,7 @@ def test_mean_and_variance_of_the_output(mode):
 
 
 def test_shared_noise_has_the_same_statistics():
-    # Through the other path: one draw per call, many calls.
+    # The other code path: one draw per call, many calls.
     layer = noisy_layer(3, 64)
     layer.kernel_sigma.assign(tf.ones((3, 64)))
     layer.bias_sigma.assign(tf.ones(64))
@@ -311,7 +311,7 @@ def test_gradient_reaches_every_weight(mode, groups):
 
 
 @both_modes
-def test_the_seed_state_decides_the_noise(mode):
+def test_seed_state_determines_the_noise(mode):
     layer = noisy_layer(4, 3)
     call = mode(lambda x: layer(x, training=True))
     inputs = tf.constant(random((2, 4)))
@@ -319,11 +319,11 @@ def test_the_seed_state_decides_the_noise(mode):
     first = call(inputs).numpy()
     layer.seed_generator.state.assign(before)
     assert_array_equal(call(inputs), first)
-    layer.seed_generator.state.assign([before[0] + 1, before[1]])  # as many draws, another seed
+    layer.seed_generator.state.assign([before[0] + 1, before[1]])  # same count, another seed
     assert np.abs(call(inputs) - first).min() > 0
 
 
-def test_the_seed_decides_the_weights_and_the_noise():
+def test_seed_determines_weights_and_noise():
     inputs = random((2, 4))
     first = noisy_layer(4, 3)(inputs, training=True)
     assert_array_equal(noisy_layer(4, 3)(inputs, training=True), first)
@@ -335,13 +335,13 @@ def test_the_seed_decides_the_weights_and_the_noise():
     assert np.abs(other(inputs, training=True) - same(inputs, training=True)).min() > 0
 
 
-def test_the_seed_state_is_a_variable_that_a_checkpoint_can_keep():
-    # `layer.weights` and Keras's own files leave it out: a run must keep `layer.variables`.
+def test_seed_state_is_a_variable():
+    # `layer.weights` and Keras's files omit it: checkpoints must save `layer.variables`.
     layer = noisy_layer(4, 3)
     assert any(variable is layer.seed_generator.state for variable in layer.variables)
 
 
-def test_graph_and_eager_give_the_same_numbers():
+def test_graph_and_eager_agree():
     layer = noisy_layer(4, 3)
     inputs = tf.constant(random((2, 4)))
     before = seed_state(layer)
@@ -351,7 +351,7 @@ def test_graph_and_eager_give_the_same_numbers():
 
 
 def test_one_call_is_one_draw():
-    # Checkpoints and the learner's count of noise draws rest on it.
+    # Checkpoints and the tests that count draws rely on it.
     layer = noisy_layer(4, 3)
     before = seed_state(layer)
     layer(random((2, 4)), training=True)
@@ -374,7 +374,7 @@ def test_noise_scale_is_the_mean_absolute_sigma():
         {"units": 4, "activation": "no_such_activation"},
     ],
 )
-def test_noisy_dense_refuses(arguments):
+def test_noisy_dense_rejects(arguments):
     with pytest.raises(ValueError, match=r".+"):
         NoisyDense(arguments.pop("units"), **arguments)
 
@@ -401,8 +401,8 @@ HEAD_ARGUMENTS = {
 @pytest.mark.parametrize(
     ("kind", "arguments"), [(NoisyDense, NOISY_ARGUMENTS), (ReturnHead, HEAD_ARGUMENTS)]
 )
-def test_the_keras_contract(kind, arguments):
-    """No argument is one of the defaults, so that none can be forgotten."""
+def test_keras_contract(kind, arguments):
+    """No argument has its default value, so that a forgotten one shows."""
     positional = {"units", "num_actions", "num_atoms"}
     layer = kind(
         *(value for name, value in arguments.items() if name in positional),
@@ -417,7 +417,7 @@ def test_the_keras_contract(kind, arguments):
     inputs = random((2, 4))
     assert layer.compute_output_shape((2, 4)) == layer(inputs).shape
     assert layer.compute_output_shape((2, 7, 4)) == layer(np.stack([inputs] * 7, axis=1)).shape
-    assert_array_equal(revived(inputs), layer(inputs))  # same seed, same first weights
+    assert_array_equal(revived(inputs), layer(inputs))  # same seed, same initial weights
 
 
 @pytest.mark.parametrize("dueling", [True, False])
@@ -431,7 +431,7 @@ def test_saved_models_load_with_the_same_outputs(tmp_path, dueling, noisy):
         ]
     )
     inputs = random((7, 4))
-    model(inputs, training=True)  # moves the seed state, which must not matter to the mean
+    model(inputs, training=True)  # advances the seed state, which must not affect the mean
     for weight in model.trainable_variables:
         weight.assign(weight + 0.1)
     model.save(tmp_path / "model.keras")
@@ -449,7 +449,7 @@ def head(features=3, **kwargs):
 
 
 def parts(layer):
-    """The linear layers of a dueling head."""
+    """The dense layers of a dueling head."""
     return layer.value_hidden, layer.value, layer.advantage_hidden, layer.advantage
 
 
@@ -466,7 +466,7 @@ def test_dueling_literal(noisy):
     for part in parts(layer):
         part.bias.assign(tf.zeros_like(part.bias))
     assert_allclose(layer(np.float32([[1]])), [[[2, -5], [-1, -2], [5, 1]]])
-    # A hidden unit below 0 is cut off by its ReLU.
+    # Negative hidden units are cut off by the ReLU.
     assert_allclose(layer(np.float32([[-1]])), [[[0, 0], [0, 0], [0, 0]]])
 
 
@@ -479,7 +479,7 @@ def test_without_dueling_literal():
 
 
 def with_same_noise(layer, features):
-    """Calls a noisy head from one and the same seed state whenever it is used."""
+    """A noisy head that is always called with the same seed state."""
     for part in parts(layer):
         part.seed_generator.state.assign([5, 0])
     return layer(features, training=True).numpy()
@@ -487,8 +487,8 @@ def with_same_noise(layer, features):
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("shape", [(6, 3), (6, 2, 3)])
-def test_value_and_advantage_share_nothing(training, shape):
-    # The mean over actions of the outputs is the value; what is left are centred advantages.
+def test_value_and_advantage_streams_are_separate(training, shape):
+    # The mean of the outputs over actions is the value; the rest are centred advantages.
     layer = head(hidden_units=8)
     features = random(shape)
 
@@ -525,7 +525,7 @@ def test_advantages_are_centred_over_actions_not_atoms(training):
     assert np.abs(after.sum(axis=2) - before.sum(axis=2)).max() > 0.1
 
 
-def test_the_layers_of_a_head_do_not_share_noise():
+def test_layers_of_a_head_do_not_share_noise():
     layer = head(8, num_actions=2, num_atoms=4, hidden_units=8)
     drawn = [
         np.concatenate([np.ravel(noise) for noise in part.draw_noise(1)]) for part in parts(layer)
@@ -536,7 +536,7 @@ def test_the_layers_of_a_head_do_not_share_noise():
 
 @pytest.mark.parametrize("seed", [3, None])
 def test_hidden_layers_of_a_dueling_head_draw_independent_noise(seed):
-    # Of 4000 draws, correlations by chance have a standard deviation of 1 / sqrt(4000) = 0.016.
+    # Chance correlations over 4000 draws have a standard deviation of 1 / sqrt(4000) = 0.016.
     layer = head(40, hidden_units=8, seed=seed)
     value, advantage = (
         np.concatenate(part.draw_noise(4000), axis=1)
@@ -549,7 +549,7 @@ def test_hidden_layers_of_a_dueling_head_draw_independent_noise(seed):
 
 
 @pytest.mark.parametrize("shape", [(6, 3), (6, 2, 3)])
-def test_one_call_of_a_head_is_one_draw_of_each_layer(shape):
+def test_one_call_of_a_head_is_one_draw_per_layer(shape):
     layer = head(hidden_units=8)
     before = [seed_state(part) for part in parts(layer)]
     layer(random(shape), training=True)
@@ -557,7 +557,7 @@ def test_one_call_of_a_head_is_one_draw_of_each_layer(shape):
         assert_array_equal(seed_state(part) - state, [0, 1])
 
 
-def test_the_heads_first_weights_are_bounded_by_the_inputs_of_each_layer():
+def test_initial_weights_of_a_head_are_bounded_by_fan_in():
     for noisy in (True, False):
         layer = head(100, hidden_units=400, noisy=noisy)
         assert_allclose(np.abs(layer.value_hidden.kernel).max(), 0.1, rtol=0.01)

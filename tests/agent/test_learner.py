@@ -1,4 +1,4 @@
-"""The update: every combination of the parts, its numbers, its noise and its repeatability."""
+"""The update: every combination of settings, literal numbers, noise and determinism."""
 
 import contextlib
 import dataclasses
@@ -52,7 +52,7 @@ def make_batch(seed=0, **fields):
 
 
 class Table(keras.Model):
-    """A network with one entry per state, action and atom: its gradient is known by hand."""
+    """A table with one entry per state, action and atom, so that gradients are known."""
 
     def __init__(self, entries):
         super().__init__()
@@ -108,7 +108,7 @@ def differ(one, other):
 
 
 def draws(network):
-    """Noise draws so far of every noisy layer, by the count in its seed state."""
+    """Number of noise draws of every noisy layer, from its seed state."""
     head = network.head
     parts = (head.value_hidden, head.value, head.advantage_hidden, head.advantage)
     layers = [*network.torso, *parts]
@@ -135,12 +135,12 @@ def eager_functions():
 
 @pytest.fixture
 def eagerly():
-    """Saves the compilation, which takes far longer than the test."""
+    """Skips the compilation, which takes far longer than the test."""
     with eager_functions():
         yield
 
 
-def test_compiled_and_eager_updates_agree_for_a_hundred_steps():
+def test_compiled_and_eager_updates_agree():
     learners = [make_learner(settings(noisy=False), learning_rate=1e-4) for _ in range(2)]
     for step in range(100):
         compiled = learners[0].update(make_batch(step))
@@ -160,7 +160,7 @@ def compiled_rainbow():
 
 @pytest.fixture
 def rainbow(compiled_rainbow):
-    """The full agent, compiled once and put back to its start for every test."""
+    """The full agent, compiled once and reset for every test."""
     learner, start = compiled_rainbow
     restore(learner, start)
     return learner
@@ -172,7 +172,7 @@ def rainbow(compiled_rainbow):
     list(itertools.product([True, False], repeat=4)),
 )
 def test_every_combination_learns_and_acts(double, dueling, distributional, noisy):
-    # `prioritized` changes nothing here but the weights: equal ones, or those of make_batch.
+    # `prioritized` changes only the weights: equal ones, or those of make_batch.
     parts = {
         "double": double,
         "dueling": dueling,
@@ -187,7 +187,7 @@ def test_every_combination_learns_and_acts(double, dueling, distributional, nois
         result = learner.update(make_batch(weight=weight))
         assert result.errors.shape == (BATCH_SIZE,)
         assert np.isfinite([*result.errors, result.loss, result.q_mean]).all()
-        assert (result.errors >= -1e-6).all()  # a KL of 0 may round below it
+        assert (result.errors >= -1e-6).all()  # a KL of 0 can round below 0
         after = values_of(learner.online.trainable_variables)
         assert all(np.isfinite(value).all() for value in after)
         assert all(differ(before, after))  # the gradient reaches every variable
@@ -210,7 +210,7 @@ def test_compiled_rainbow_is_finite_and_moves_every_variable(rainbow):
     assert all(differ(before, values_of(rainbow.online.trainable_variables)))
 
 
-def test_three_passes_take_three_draws_of_noise(rainbow):
+def test_three_passes_draw_noise_three_times(rainbow):
     online, target = draws(rainbow.online), draws(rainbow.target)
     rainbow.update(make_batch())
     assert_array_equal(draws(rainbow.online) - online, [2, 2, 2, 2, 2])  # selection and prediction
@@ -233,13 +233,13 @@ def test_no_two_passes_share_noise(monkeypatch, double):
     learner.update(make_batch())
     assert len(drawn) == 5 * (3 if double else 2)  # five noisy layers
     for one, other in itertools.combinations(drawn, 2):
-        assert np.intersect1d(one, other).size <= 2  # a chance match of two floats may happen
+        assert np.intersect1d(one, other).size <= 2  # floats can match by chance
 
 
 @pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("double", [True, False])
-def test_every_pass_is_a_noisy_call_of_its_own(double):
-    # One call for both observations of the online network would give them the same noise.
+def test_every_pass_is_a_separate_noisy_call(double):
+    # One call of the online network for both observations would share the noise.
     learner = table_learner(np.zeros((2, 2, 1)), double=double)
     batch = table_batch((0, 0, 1, 0.5, 1, 1), (0, 1, 1, 0.5, 1, 1))
 
@@ -254,8 +254,8 @@ def test_every_pass_is_a_noisy_call_of_its_own(double):
 
 @pytest.mark.parametrize(
     ("double", "expected"),
-    # Of q_online(s1) = (5, 1) and q_target(s1) = (2, 7) the online network selects action 0:
-    # 1 + 0.5 * 2 - 0 = 2. Selecting by the target itself: 1 + 0.5 * 7 - 0 = 4.5.
+    # With q_online(s1) = (5, 1) and q_target(s1) = (2, 7) the online network selects action 0:
+    # 1 + 0.5 * 2 - 0 = 2. With the target as selector: 1 + 0.5 * 7 - 0 = 4.5.
     [(True, 2.0), (False, 4.5)],
 )
 def test_double_q_literal(double, expected):
@@ -268,9 +268,9 @@ def test_double_q_literal(double, expected):
 
 
 @pytest.mark.parametrize("double", [True, False])
-def test_selection_is_by_the_mean_not_by_the_likeliest_return(double):
-    # On the atoms 0, 5, 10 action 0 has (0.3, 0.7, 0), mean 3.5, likeliest 5; action 1 has
-    # (0.55, 0, 0.45), mean 4.5, likeliest 0. By the mean the target is action 1's, and the
+def test_selection_is_by_the_mean_not_the_mode(double):
+    # On the atoms 0, 5, 10 action 0 has (0.3, 0.7, 0), mean 3.5, mode 5; action 1 has
+    # (0.55, 0, 0.45), mean 4.5, mode 0. By the mean the target is action 1's, and the
     # prediction is uniform: 0.55 ln(3 * 0.55) + 0.45 ln(3 * 0.45) = 0.410473.
     actions = np.log([[0.3, 0.7, 1e-12], [0.55, 1e-12, 0.45]])
     entries = [np.zeros((2, 3)), actions]
@@ -279,7 +279,7 @@ def test_selection_is_by_the_mean_not_by_the_likeliest_return(double):
     assert_allclose(result.errors, [0.410473], rtol=1e-5)
 
 
-def test_a_hand_worked_step_of_adam():
+def test_adam_step_literal():
     # q(s0, a0) = 1, target 3: the TD error 2 is clipped to 1, times the weight 0.001 is the
     # gradient g = -0.001. Adam's first step is lr g / (|g| + eps / sqrt(1 - 0.999)):
     # 0.001 / (0.001 + 0.00015 * 31.6228) = 0.001 / 0.00574342 = 0.174112.
@@ -289,7 +289,7 @@ def test_a_hand_worked_step_of_adam():
     assert_allclose(learner.online.entries, [[[1.174112], [2]], [[0], [0]]], rtol=1e-5)
 
 
-def test_two_hand_worked_steps_of_dqns_rmsprop():
+def test_two_steps_of_dqn_rmsprop_literal():
     # q = 1, target 3 and then again 3: the TD errors above 1 are clipped, so g = -1 twice, with
     # a learning rate of 0.1, a decay of 0.95 and 0.01 in the root.
     # Step 1: mean square 0.05, mean -0.05: 0.1 / sqrt(0.05 - 0.0025 + 0.01) = 0.417029.
@@ -302,8 +302,8 @@ def test_two_hand_worked_steps_of_dqns_rmsprop():
     assert_allclose(learner.online.entries[0, 0], [1.736478], rtol=1e-5)
 
 
-def test_the_default_rmsprop_steps_as_dqns_does_on_summed_gradients():
-    # DQN sums the gradients of 32 examples and has 0.01 in the root; ours are means.
+def test_default_rmsprop_equals_dqn_on_summed_gradients():
+    # DQN sums the gradients of 32 examples and has 0.01 in the root; ours averages them.
     rng = np.random.default_rng(1)
     learner = table_learner(np.zeros((2, 2, 1)), optimizer="rmsprop", learning_rate=0.00025)
     q, mean, square = np.zeros((2, 2)), np.zeros((2, 2)), np.zeros((2, 2))
@@ -320,15 +320,15 @@ def test_the_default_rmsprop_steps_as_dqns_does_on_summed_gradients():
         assert_allclose(learner.online.entries[..., 0], q, rtol=1e-4)
 
 
-def test_a_hand_worked_step_of_rmsprop_that_is_not_centred():
-    # 0.1 / sqrt(0.01 + 0.1) with a decay of 0.99 and an epsilon of 0.1, as A3C has them.
+def test_uncentred_rmsprop_step_literal():
+    # 0.1 / sqrt(0.01 + 0.1) with a decay of 0.99 and an epsilon of 0.1, as in A3C.
     a3c = {"rmsprop_decay": 0.99, "rmsprop_epsilon": 0.1, "rmsprop_centered": False}
     learner = table_learner([[[1], [2]], [[0], [0]]], optimizer="rmsprop", learning_rate=0.1, **a3c)
     learner.update(table_batch((0, 0, 3, 0, 1, 1)))
     assert_allclose(learner.online.entries[0, 0], [1.301511], rtol=1e-5)
 
 
-def test_the_gradient_of_all_weights_is_clipped_to_a_norm():
+def test_gradient_norm_is_clipped():
     # Two examples with gradients -1 / 2 each: their norm is 0.707107. RMSProp with a decay of 0
     # and a huge epsilon is plain descent: a step is lr g / 1000.
     plain = {"optimizer": "rmsprop", "rmsprop_decay": 0.0, "rmsprop_epsilon": 1e6}
@@ -341,8 +341,8 @@ def test_the_gradient_of_all_weights_is_clipped_to_a_norm():
         assert_allclose(learner.online.entries, expected, rtol=1e-4)
 
 
-def test_the_norm_is_that_of_all_weights_together():
-    # The gradients 3 and 4 have a norm of 5: clipped to 1, they are 0.6 and 0.8.
+def test_clipped_norm_is_global():
+    # The gradients 3 and 4 have a norm of 5; clipped to 1 they are 0.6 and 0.8.
     plain = {"optimizer": "rmsprop", "rmsprop_decay": 0.0, "rmsprop_epsilon": 1e6}
     plain |= {"rmsprop_centered": False, "learning_rate": 1000.0}
     optimizer = make_optimizer(settings(max_grad_norm=1.0, **plain))
@@ -354,7 +354,7 @@ def test_the_norm_is_that_of_all_weights_together():
 
 def test_priorities_by_kl_cross_entropy_and_td_error():
     # The support is 0, 5, 10. All logits are 0: the mean is 5. The reward of 2.5 with no bootstrap
-    # gives the target (0.5, 0.5, 0), of the entropy ln 2 = 0.693147 and the mean 2.5.
+    # gives the target (0.5, 0.5, 0) with entropy ln 2 = 0.693147 and mean 2.5.
     # Cross-entropy with a third each: ln 3 = 1.098612; KL: ln 3 - ln 2; TD error: 2.5 - 5.
     errors, steps = {}, []
     for priority in ("kl", "ce", "td"):
@@ -366,13 +366,13 @@ def test_priorities_by_kl_cross_entropy_and_td_error():
         assert result.loss == pytest.approx(0.405465, rel=1e-5)
         steps.append(learner.online.entries.numpy())
     assert_allclose(list(errors.values()), [0.405465, 1.098612, 2.5], rtol=1e-5)
-    # The target is fixed: whatever ranks the transitions, the gradient is the same.
+    # The target is constant, so the gradient does not depend on the priority.
     assert_array_equal(steps[0], steps[1])
     assert_array_equal(steps[0], steps[2])
 
 
-def test_a_perfect_prediction_has_no_kl_but_the_cross_entropy_of_its_target():
-    # Every distribution is uniform, and a discount of 1 with no reward leaves the target so.
+def test_perfect_prediction_has_zero_kl_but_not_zero_cross_entropy():
+    # All distributions are uniform, also the target with discount 1 and reward 0.
     uniform = np.zeros((2, 2, 3))
     for priority, error in (("kl", 0.0), ("ce", np.log(3)), ("td", 0.0)):
         learner = table_learner(uniform, support=np.float32([0, 5, 10]), priority=priority)
@@ -380,7 +380,7 @@ def test_a_perfect_prediction_has_no_kl_but_the_cross_entropy_of_its_target():
         assert_allclose(result.errors, [error], atol=1e-6)
 
 
-def test_the_papers_optimizer():
+def test_default_optimizer_is_that_of_the_paper():
     config = Config(game="pong")
     learner = make_learner(config, learning_rate=config.learning_rate)
     assert type(learner.optimizer) is keras.optimizers.Adam
@@ -390,10 +390,10 @@ def test_the_papers_optimizer():
 
 
 @pytest.mark.usefixtures("eagerly")
-def test_the_gradient_is_the_weighted_mean_of_the_examples():
-    # Support 0, 1 and logits of 0: prediction (0.5, 0.5). A reward of 1 at an ending is the
+def test_gradient_is_the_weighted_mean_of_the_examples():
+    # Support 0, 1 and logits of 0: prediction (0.5, 0.5). A terminal reward of 1 is the
     # target (0, 1), so that an example's gradient is (0.5, -0.5) times its weight, over B = 2.
-    # Plain gradient descent with a rate of 1 shows it.
+    # The optimizer is plain gradient descent with a learning rate of 1.
     learner = table_learner(np.zeros((2, 2, 2)), support=np.float32([0, 1]))
     learner.optimizer = keras.optimizers.SGD(1.0)
     learner.optimizer.build(learner.online.trainable_variables)
@@ -406,7 +406,7 @@ def test_the_gradient_is_the_weighted_mean_of_the_examples():
     assert_allclose(result.loss, np.log(2) * (0.2 + 0.8) / 2, rtol=1e-6)
 
 
-def test_an_example_of_weight_zero_has_no_effect(rainbow):
+def test_example_of_weight_zero_has_no_effect(rainbow):
     weight = np.ones(BATCH_SIZE, np.float32)
     weight[3] = 0
     batch = make_batch(weight=weight, discount_t=np.zeros(BATCH_SIZE, np.float32))
@@ -423,9 +423,9 @@ def test_an_example_of_weight_zero_has_no_effect(rainbow):
         assert_allclose(one, other, atol=1e-7)
 
 
-def test_the_target_waits_for_its_update(rainbow):
+def test_target_changes_only_with_update_target(rainbow):
     target = values_of(rainbow.target.trainable_variables)
-    assert_same(target, values_of(rainbow.online.trainable_variables))  # equal from the start
+    assert_same(target, values_of(rainbow.online.trainable_variables))  # initially equal
     for seed in range(3):
         rainbow.update(make_batch(seed))
     assert_same(target, values_of(rainbow.target.trainable_variables))
@@ -435,7 +435,7 @@ def test_the_target_waits_for_its_update(rainbow):
     rainbow.update_target()
     assert_same(online, values_of(rainbow.target.trainable_variables))
     assert_same(online, values_of(rainbow.online.trainable_variables))
-    # Its noise stays its own: a copied seed state would draw the online network's noise.
+    # Its noise stays independent: a copied seed state would repeat the online network's noise.
     assert_same(seeds, values_of(rainbow.target.non_trainable_variables))
     observation = make_batch().observation_t
     noise = rainbow.online(observation, training=True) - rainbow.target(observation, training=True)
@@ -443,10 +443,10 @@ def test_the_target_waits_for_its_update(rainbow):
 
 
 def test_errors_are_the_kl_divergence():
-    # Without noise the three passes can be repeated outside.
+    # Without noise the three passes can be repeated here.
     config = settings(noisy=False)
     learner = make_learner(config)
-    learner.update(make_batch(1))  # now the online network is not the target
+    learner.update(make_batch(1))  # now online and target network differ
     support, batch = make_support(config), make_batch()
     logits_tm1 = learner.online(batch.observation_tm1).numpy()
     selector = losses.q_values(support, learner.online(batch.observation_t)).numpy()
@@ -489,7 +489,7 @@ def test_overfits_one_batch(rainbow):
     assert np.mean(results[-10:]) < 0.1 * results[0]
 
 
-def test_after_an_ending_the_next_observation_does_not_matter(rainbow):
+def test_observation_after_a_terminal_does_not_matter(rainbow):
     start = values_of(all_variables(rainbow))
     ended = make_batch(discount_t=np.zeros(BATCH_SIZE, np.float32))
     first = rainbow.update(ended)

@@ -1,4 +1,4 @@
-"""Targets and losses: numbers worked out by hand, and laws for any input."""
+"""Targets and losses: literal numbers, and properties for any input."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def i32(values):
 
 
 def distributions(shape):
-    """Probabilities over the last axis, among them many that are exactly 0."""
+    """Probabilities over the last axis, many of them exactly 0."""
     masses = st.one_of(st.just(0.0), st.floats(0.0625, 1.0, width=32))
     return hnp.arrays(np.float32, shape, elements=masses).map(_normalised)
 
@@ -60,7 +60,7 @@ def supports(draw):
 
 @st.composite
 def projections(draw, beyond=True):
-    """A support, and masses on atoms that may lie beyond it or fall exactly on it."""
+    """A support, and a distribution on atoms that can be on or beyond it."""
     support = draw(supports())
     shape = (draw(st.integers(1, 3)), draw(st.integers(1, 8)))
     low, high = float(support[0]), float(support[-1])
@@ -72,7 +72,7 @@ def projections(draw, beyond=True):
 
 
 def slow_projection(support, atoms, probs):
-    """Algorithm 1 of Bellemare et al. 2017 as it is written there, one mass at a time.
+    """Algorithm 1 of Bellemare et al. 2017, literally, one mass at a time.
 
     Its one gap is filled: with l = u (a target exactly on an atom) the text loses the mass.
     """
@@ -113,7 +113,7 @@ def test_project_literal(mode, atoms, probs, expected):
     assert_allclose(projected, [expected], atol=1e-6)
 
 
-def test_project_keeps_the_rows_of_a_batch_apart():
+def test_project_treats_rows_separately():
     atoms, probs = f32([[1, 1], [2, 3]]), f32([[0.5, 0.5], [0.25, 0.75]])
     projected = losses.project(f32(SUPPORT), atoms, probs)
     assert_allclose(projected, [[0, 1, 0, 0, 0], [0, 0, 0.25, 0.75, 0]], atol=1e-6)
@@ -121,7 +121,7 @@ def test_project_keeps_the_rows_of_a_batch_apart():
 
 @laws
 @given(projections())
-def test_project_is_algorithm_1(case):
+def test_project_equals_algorithm_1(case):
     support, atoms, probs = case
     projected = losses.project(f32(support), f32(atoms), f32(probs))
     assert_allclose(projected, slow_projection(support, atoms, probs), atol=3e-4)
@@ -152,8 +152,8 @@ def test_project_of_the_support_itself_is_the_identity(support, data):
     assert_allclose(losses.project(f32(support), f32(atoms), f32(probs)), probs, atol=1e-4)
 
 
-def test_project_keeps_every_single_atom_of_the_paper_support():
-    # 0.4 is no binary fraction: an index found by division may miss each of these by a hair.
+def test_project_keeps_every_atom_of_the_default_support():
+    # 0.4 is not a binary fraction: an index from a division could be slightly off.
     atoms = PAPER_SUPPORT[:, None]
     projected = losses.project(f32(PAPER_SUPPORT), f32(atoms), tf.ones((51, 1)))
     assert_allclose(projected, np.eye(51), atol=1e-5)
@@ -172,8 +172,8 @@ def test_categorical_target_literal(mode):
     assert_allclose(target, [[0, 0.2, 0.6, 0.2, 0]] * 2, atol=1e-6)
 
 
-def test_categorical_target_bootstraps_from_the_action_it_is_given():
-    # Action 1 has the largest mean, but a double-Q selector may have chosen 0.
+def test_categorical_target_bootstraps_from_the_given_action():
+    # Action 1 has the largest mean, but a double-Q selector can choose 0.
     logits_t = f32([[[9, -9, -9, -9, -9], [-9, -9, -9, -9, 9]]] * 2)
     target = losses.categorical_target(
         f32(SUPPORT), f32([0, 0]), f32([1, 1]), logits_t, i32([0, 1])
@@ -182,7 +182,7 @@ def test_categorical_target_bootstraps_from_the_action_it_is_given():
 
 
 @every_mode
-def test_categorical_target_of_an_ending_is_the_reward_alone(mode):
+def test_categorical_target_at_a_terminal_is_the_reward(mode):
     logits_t = tf.random.stateless_normal((4, 3, 5), (1, 2))
     rewards = f32([2, 2.5, -1, 9])
     target = mode(losses.categorical_target)(
@@ -236,8 +236,8 @@ def test_no_gradient_flows_into_the_targets():
 @every_mode
 def test_kl_literal(mode):
     # 0.5 ln(0.5 / 0.25) + 0.5 ln(0.5 / 0.75) = 0.5 (0.693147 - 0.405465) = 0.143841.
-    # 1 ln(1 / 0.25) + 0 = 1.386294: more than 1, and nothing may clip it.
-    # 1 ln(1 / exp(-30)) = 30: a prediction that is surely wrong.
+    # 1 ln(1 / 0.25) + 0 = 1.386294: above 1, must not be clipped.
+    # 1 ln(1 / exp(-30)) = 30: a confident wrong prediction.
     prediction = np.log([0.25, 0.75])
     decoy = [3.0, -3.0]
     logits = f32([[prediction, decoy], [decoy, prediction], [[-30, 0], decoy]])
@@ -248,7 +248,7 @@ def test_kl_literal(mode):
 
 @laws
 @given(st.data())
-def test_kl_is_never_negative_and_is_cross_entropy_less_entropy(data):
+def test_kl_is_cross_entropy_minus_entropy_and_not_negative(data):
     atoms = data.draw(st.integers(2, 51))
     target = data.draw(distributions((3, atoms)))
     logits = data.draw(hnp.arrays(np.float32, (3, atoms), elements=st.floats(-10, 10, width=32)))
@@ -261,7 +261,7 @@ def test_kl_is_never_negative_and_is_cross_entropy_less_entropy(data):
 
 @laws
 @given(hnp.arrays(np.float32, (3, 2, 51), elements=st.floats(-10, 10, width=32)))
-def test_kl_of_a_right_prediction_is_zero(logits):
+def test_kl_of_a_perfect_prediction_is_zero(logits):
     action = i32([1, 0, 1])
     target = tf.nn.softmax(tf.gather(f32(logits), action, batch_dims=1))
     divergence = losses.categorical_td_loss(f32(logits), action, target)
@@ -269,10 +269,10 @@ def test_kl_of_a_right_prediction_is_zero(logits):
 
 
 @every_mode
-def test_kl_gradient_is_prediction_less_target_at_the_action_alone(mode):
+def test_kl_gradient_is_prediction_minus_target_for_the_action_taken(mode):
     logits = tf.random.stateless_normal((3, 4, 5), (1, 2))
     action = i32([2, 0, 3])
-    target = f32([[0, 0, 1, 0, 0], [0.5, 0, 0, 0, 0.5], [0.2] * 5])  # with masses of 0
+    target = f32([[0, 0, 1, 0, 0], [0.5, 0, 0, 0, 0.5], [0.2] * 5])  # including masses of 0
 
     def gradient(logits):
         with tf.GradientTape() as tape:
@@ -316,7 +316,7 @@ def test_td_error_literal(mode):
     assert_allclose(error, [-2, 2, 1])
 
 
-def test_td_error_pulls_on_the_action_taken_alone():
+def test_td_error_gradient_is_for_the_action_taken_only():
     values = tf.Variable([[4.0, 9.0, 1.0]])
     with tf.GradientTape() as tape:
         error = losses.td_error(values, i32([1]), f32([1]), f32([0.5]), f32([[2, 8, 3]]), i32([0]))
@@ -325,7 +325,7 @@ def test_td_error_pulls_on_the_action_taken_alone():
 
 @every_mode
 def test_huber_literal(mode):
-    # Half the square up to 1, then a slope of 1 that continues it without a step.
+    # Half the square up to 1, then linear with slope 1.
     loss = mode(losses.huber)(f32([0, 0.5, 1, -1, 2, -3]))
     assert_allclose(loss, [0, 0.125, 0.5, 0.5, 1.5, 2.5])
 
@@ -352,7 +352,7 @@ def test_q_values_without_a_support_are_the_outputs():
 
 VECTOR, MATRIX, CUBE = tf.zeros(2), tf.zeros((2, 2)), tf.zeros((2, 2, 2))
 ACTION = i32([0, 1])
-ACTION_COLUMN = i32([[0], [1]])  # would broadcast [B] against [B, 1] to [B, B] without a word
+ACTION_COLUMN = i32([[0], [1]])  # [B] and [B, 1] would silently broadcast to [B, B]
 COLUMN = tf.zeros((2, 1))
 
 

@@ -1,4 +1,4 @@
-"""Networks: shapes of the paper, the layout of observations, and where the noise is."""
+"""Networks: shapes of the paper, layout of observations, and noise."""
 
 import itertools
 
@@ -20,7 +20,7 @@ def world(frame_shape, dtype=np.uint8, frame_stack=1, num_actions=6):
 
 
 ATARI = world((84, 84), frame_stack=4)
-SMALL_ATARI = world((36, 44), frame_stack=4)  # a square would not tell rows from columns
+SMALL_ATARI = world((36, 44), frame_stack=4)  # not square, to tell rows from columns
 MINATAR = world((10, 10, 4), bool, num_actions=3)
 CARTPOLE = world((4,), np.float32, num_actions=2)
 
@@ -56,8 +56,8 @@ def parameters(network):
 @pytest.mark.parametrize(
     ("dtype", "scale"), [(np.uint8, 255.0), (np.float32, 1.0)], ids=["bytes", "floats"]
 )
-def test_patches_are_a_convolution(dtype, scale):
-    # 14 is two patches of 5 and a rest of 4; 11 is two and a rest of 1.
+def test_patch_conv_equals_a_convolution(dtype, scale):
+    # 14 is two patches of 5 and a remainder of 4; 11 is two and a remainder of 1.
     images = (scale * np.random.default_rng(1).random((3, 14, 11, 4))).astype(dtype)
     patches = PatchConv2D(6, 5, 5, activation="relu", bias_initializer="normal")
     outputs = patches(images)
@@ -73,7 +73,7 @@ def test_patches_are_a_convolution(dtype, scale):
     assert_array_equal(again(images), outputs)
 
 
-def test_patches_need_a_kernel_as_large_as_the_stride():
+def test_patch_conv_needs_strides_equal_to_the_kernel_size():
     with pytest.raises(ValueError, match="strides=kernel_size"):
         PatchConv2D(6, 5, 4)
 
@@ -95,8 +95,8 @@ def test_nature_shapes():
 
 def test_nature_parameters_of_full_rainbow():
     # Convolutions: 8*8*4*32 + 32 = 8224, 4*4*32*64 + 64 = 32832, 3*3*64*64 + 64 = 36928.
-    # Linear layers have a mean and a sigma for each weight and bias:
-    # hidden, of value and advantage each: 2 * (3136*512 + 512) = 3212288,
+    # Dense layers have a mean and a sigma for each weight and bias:
+    # hidden, for value and advantage each: 2 * (3136*512 + 512) = 3212288,
     # value: 2 * (512*51 + 51) = 52326, advantage: 2 * (512*306 + 306) = 313956.
     expected = 8224 + 32832 + 36928 + 2 * 3212288 + 52326 + 313956
     assert expected == 6_868_842
@@ -138,7 +138,7 @@ def test_mlp_shapes():
     assert network(observations(CARTPOLE)).shape == (2, 2, 51)
 
 
-def test_convolutions_have_relus_and_bounded_first_weights():
+def test_convolutions_have_relus_and_bounded_initial_weights():
     network = network_for(ATARI)
     for layer, fan_in in zip(network.convolutions, (8 * 8 * 4, 4 * 4 * 32, 9 * 64), strict=True):
         assert layer.activation is keras.activations.relu
@@ -149,7 +149,7 @@ def test_convolutions_have_relus_and_bounded_first_weights():
     ("spec", "filters"),
     [
         (ATARI, [32, 64, 64]),
-        (world((36, 36)), [32, 64, 64]),  # the smallest image that nature's kernels fit in
+        (world((36, 36)), [32, 64, 64]),  # the smallest image for nature's kernels
         (world((35, 84)), [16]),
         (world((60, 48, 3)), [32, 64, 64]),
         (MINATAR, [16]),
@@ -177,19 +177,19 @@ def test_auto_chooses_by_the_observation(spec, filters):
         ("minatar", CARTPOLE),
     ],
 )
-def test_too_small_images_are_refused(name, spec):
+def test_too_small_images_are_rejected(name, spec):
     with pytest.raises(ConfigError, match=f"--network={name}"):
         network_for(spec, network=name)
 
 
 @pytest.mark.parametrize("shape", [(2, 2), (1, 10, 4)])
-def test_auto_takes_images_that_no_convolution_fits(shape):
+def test_auto_accepts_images_too_small_for_convolutions(shape):
     spec = world(shape)
     assert network_for(spec)(observations(spec)).shape == (2, 6, 51)
 
 
 @pytest.mark.parametrize("name", ["nature", "data_efficient"])
-def test_the_smallest_images_are_taken(name):
+def test_smallest_images_are_accepted(name):
     spec = world((36, 36) if name == "nature" else (25, 25))
     assert network_for(spec, network=name)(observations(spec)).shape == (2, 6, 51)
 
@@ -202,8 +202,8 @@ def test_bytes_are_scaled_to_one():
 
 
 @pytest.mark.parametrize("spec", [MINATAR, CARTPOLE])
-def test_bits_and_floats_are_taken_as_they_are(spec):
-    # The first layer by hand: a scale of any kind would show.
+def test_booleans_and_floats_are_not_scaled(spec):
+    # The first layer computed here: any scaling would show.
     network = network_for(spec)
     inputs = observations(spec)
     first = [*network.convolutions, *network.torso][0]
@@ -238,9 +238,9 @@ def test_permuted_frames_are_permuted_channels():
     assert_allclose(network(inputs[:, order]), before, atol=1e-5)
 
 
-def test_a_corner_of_a_frame_is_a_corner_of_the_image():
-    # A pixel at the bottom right of the newest frame is in the last window alone. 44 wide and
-    # 36 high: rows mistaken for columns, or frames for rows, put it elsewhere.
+def test_corner_of_a_frame_is_the_corner_of_the_image():
+    # The bottom right pixel of the newest frame is only in the last window. With 44 x 36 pixels,
+    # swapped rows and columns, or frames and rows, would put it elsewhere.
     network = network_for(SMALL_ATARI)
     seen = []
     dark = np.zeros((1, 4, 36, 44), np.uint8)
@@ -259,7 +259,7 @@ def test_a_corner_of_a_frame_is_a_corner_of_the_image():
 @pytest.mark.parametrize("noisy", [True, False])
 @pytest.mark.parametrize("dueling", [True, False])
 @pytest.mark.parametrize("spec", [SMALL_ATARI, CARTPOLE], ids=["nature", "mlp"])
-def test_all_linear_layers_are_noisy_or_none_is(spec, dueling, noisy):
+def test_all_dense_layers_are_noisy_or_none(spec, dueling, noisy):
     network = network_for(spec, noisy=noisy, dueling=dueling, noisy_sigma=0.25)
     assert all(isinstance(layer, NoisyDense) is noisy for layer in linear_layers(network))
     names = [variable.name for variable in network.trainable_variables]
@@ -295,16 +295,16 @@ def test_noise_is_fresh_in_every_call_and_off_by_default():
     assert_allclose(network(inputs, noise_per_example=True), network(inputs), atol=1e-6)
 
 
-def test_no_two_layers_share_noise_nor_do_two_networks():
-    # Same widths everywhere, so that a common seed would show as common numbers.
+def test_layers_and_networks_do_not_share_noise():
+    # Equal widths everywhere, so that a shared seed would show as shared numbers.
     layers = [layer for seed in (1, 2) for layer in linear_layers(network_for(CARTPOLE, seed=seed))]
     drawn = [np.concatenate([np.ravel(noise) for noise in x.draw_noise(1)]) for x in layers]
     assert len(drawn) == 10
     for one, other in itertools.combinations(drawn, 2):
-        assert np.intersect1d(one, other).size <= 2  # a chance match of two floats may happen
+        assert np.intersect1d(one, other).size <= 2  # floats can match by chance
 
 
-def test_seeds_decide_the_weights():
+def test_seeds_determine_the_weights():
     inputs = observations(CARTPOLE)
     first = network_for(CARTPOLE, seed=1)(inputs, training=True)
     assert_array_equal(network_for(CARTPOLE, seed=1)(inputs, training=True), first)
@@ -325,7 +325,7 @@ def test_support_literal():
     assert_allclose(support[[0, 1, 25, 50]], [-10, -9.6, 0, 10], atol=1e-6)
 
 
-def test_support_may_start_at_zero():
+def test_support_can_start_at_zero():
     assert_allclose(make_support(settings(v_min=0.0, v_max=4.0, num_atoms=5)), [0, 1, 2, 3, 4])
 
 

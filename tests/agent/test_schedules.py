@@ -13,10 +13,10 @@ from rainbow_tf.agent.schedules import linear
         (0.4, 1.0, 0.0, 0.4),  # beta at the start
         (0.4, 1.0, 0.5, 0.7),
         (0.4, 1.0, 1.0, 1.0),  # beta at the end of the run
-        (1.0, 0.01, 0.0, 1.0),  # epsilon falls
+        (1.0, 0.01, 0.0, 1.0),  # epsilon decays
         (1.0, 0.01, 0.25, 0.7525),
         (1.0, 0.01, 1.0, 0.01),
-        (1.0, 0.01, 3.0, 0.01),  # and stays when its decay is over
+        (1.0, 0.01, 3.0, 0.01),  # and stays at its end
         (0.5, 0.5, 0.3, 0.5),
         (0.0, 0.0, 0.3, 0.0),
     ],

@@ -1,7 +1,13 @@
-"""A3C: returns and losses worked out by hand, threads that share, stop and fail as they should."""
+"""A3C: returns and losses by hand, rollouts, worker threads, checkpoints and commands.
 
+One learner is compiled, and every crew with its settings uses it; see `compiled_learner`.
+"""
+
+import csv
 import dataclasses
 import itertools
+import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,44 +20,76 @@ import pytest
 import tensorflow as tf
 
 from rainbow_tf.agent.layers import PolicyHead
-from rainbow_tf.agent.learner import DivergedError
+from rainbow_tf.agent.learner import DivergedError, make_optimizer
+from rainbow_tf.agent.networks import make_network
 from rainbow_tf.baselines import a3c
-from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.baselines.a3c import SharedLearner
+from rainbow_tf.config import Config
 from rainbow_tf.environments.base import make_world
-from rainbow_tf.evaluation.evaluator import Evaluator
 from rainbow_tf.export.check import check_version
 from rainbow_tf.export.saved_model import Training, export_policy
 from rainbow_tf.runs.store import CHECKPOINTS, CheckpointStore
 from rainbow_tf.runs.weights import values
 from rainbow_tf.training.build import build_parts
-from rainbow_tf.training.checkpoint import (
-    Checkpointer,
-    agent_variables,
-    counters,
-    disk_bytes,
-    restore,
-)
+from rainbow_tf.training.checkpoint import Checkpointer, agent_variables, disk_bytes, restore
 from rainbow_tf.training.loop import train
 from rainbow_tf.training.metrics import Metrics
 from rainbow_tf.training.progress import describe
-from rainbow_tf.types import BEGINNING, StepOutput, WorldSpec
+from rainbow_tf.types import StepOutput, WorldSpec
+
+SETTINGS = {
+    "environment": "CartPole-v1",
+    "algorithm": "a3c",
+    "num_envs": 2,
+    "n_step": 3,
+    "frames": 400,
+    "optimizer": "rmsprop",
+    "rmsprop_decay": 0.9,
+    "rmsprop_epsilon": 0.1,
+    "rmsprop_centered": False,
+    "learning_rate": 0.01,
+    "eval_period_frames": 0,
+}
 
 
 def settings(**changes):
-    values = {
-        "environment": "CartPole-v1",
-        "algorithm": "a3c",
-        "num_envs": 2,
-        "n_step": 5,
-        "frames": 400,
-        "optimizer": "rmsprop",
-        "rmsprop_decay": 0.9,
-        "rmsprop_epsilon": 0.1,
-        "rmsprop_centered": False,
-        "learning_rate": 0.01,
-        "eval_period_frames": 0,
-    }
-    return Config(**values | changes)
+    return Config(**SETTINGS | changes)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_learner():
+    """Crews of like settings share one compiled learner, reset to the weights of their seed.
+
+    The next crew overwrites these weights: compare copies.
+    """
+    networks, learners = {}, {}
+
+    def network(config, spec, *, seed, name):
+        made = make_network(config, spec, seed=seed, name=name)
+        shared = networks.setdefault(spec, made)
+        shared.set_weights(made.get_weights())
+        return shared
+
+    def learner(*, online, optimizer, spec, n_step, entropy_cost):
+        optimizer.build(online.trainable_variables)
+        key = (spec, n_step, entropy_cost, str(optimizer.get_config() | {"name": ""}))
+        if key not in learners:
+            learners[key] = SharedLearner(
+                online=online,
+                optimizer=optimizer,
+                spec=spec,
+                n_step=n_step,
+                entropy_cost=entropy_cost,
+            )
+        for old, new in zip(learners[key].optimizer.variables, optimizer.variables, strict=True):
+            old.assign(new)
+        return learners[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(a3c, "make_network", network)
+        patch.setattr(a3c, "SharedLearner", learner)
+        yield
+    assert len(learners) <= 1, "only one should be compiled"
 
 
 # Returns and losses.
@@ -62,12 +100,12 @@ def settings(**changes):
     [
         # 3 + 8 / 2 = 7, 2 + 7 / 2 = 5.5, 1 + 5.5 / 2 = 3.75.
         ([1, 2, 3], [0.5, 0.5, 0.5], [3.75, 5.5, 7]),
-        # A terminal after two steps: the bootstrap does not pass it.
+        # A terminal after two steps cuts the bootstrap.
         ([1, 2, 0], [0.5, 0, 1], [2, 2, 8]),
-        # A cut after two steps: the bootstrap is that of the last observation.
+        # A truncation after two steps keeps the bootstrap of the last observation.
         ([1, 2, 0], [0.5, 0.5, 1], [4, 6, 8]),
     ],
-    ids=["whole", "terminal", "truncated"],
+    ids=["full", "terminal", "truncated"],
 )
 def test_returns_by_hand(rewards, discounts, returns):
     arrays = np.array(rewards, np.float32), np.array(discounts, np.float32)
@@ -75,7 +113,7 @@ def test_returns_by_hand(rewards, discounts, returns):
     np.testing.assert_allclose(result, returns)
 
 
-def test_returns_are_constants():
+def test_no_gradient_through_returns():
     bootstrap = tf.constant(8.0)
     with tf.GradientTape() as tape:
         tape.watch(bootstrap)
@@ -96,34 +134,34 @@ def loss_and_gradients(*, value, entropy_cost):
 
 def test_loss_by_hand():
     loss, _, _ = loss_and_gradients(value=1.0, entropy_cost=0.1)
-    # An advantage of 2: 2 ln 4 and half of 2 squared; an entropy of ln 4 - 3/4 ln 3.
+    # The advantage is 2: policy loss 2 ln 4, value loss 2^2 / 2; the entropy is ln 4 - 3/4 ln 3.
     entropy = np.log(4) - 0.75 * np.log(3)
     np.testing.assert_allclose(loss, [2 * np.log(4) + 2 - 0.1 * entropy], rtol=1e-6)
 
 
 def test_gradients_by_hand():
     _, logits, values = loss_and_gradients(value=1.0, entropy_cost=0.0)
-    # Advantage times (probabilities less the action's one): descent makes the action likelier.
+    # Advantage times (probabilities minus one-hot action): descent makes the action likelier.
     np.testing.assert_allclose(logits, [[2 * (0.25 - 1), 2 * 0.75]], rtol=1e-6)
-    # The critic's own loss and nothing of the policy's, which would add ln(1/4).
+    # Only from the value loss; the policy loss would add ln(1/4).
     np.testing.assert_allclose(values, [-2], rtol=1e-6)
 
 
-def test_an_advantage_below_zero_makes_the_action_rarer():
+def test_a_negative_advantage_makes_the_action_less_likely():
     _, logits, _ = loss_and_gradients(value=5.0, entropy_cost=0.0)
     np.testing.assert_allclose(logits, [[-2 * (0.25 - 1), -2 * 0.75]], rtol=1e-6)
 
 
-def test_the_entropy_is_raised():
+def test_the_entropy_bonus_raises_the_entropy():
     _, logits, _ = loss_and_gradients(value=3.0, entropy_cost=1.0)  # no advantage
-    # p (ln p + H): the likelier action loses.
+    # p (ln p + H): descent makes the likelier action less likely.
     entropy = np.log(4) - 0.75 * np.log(3)
     slope = 0.75 * (np.log(0.75) + entropy)
     assert slope > 0
     np.testing.assert_allclose(logits, [[-slope, slope]], rtol=1e-5)
 
 
-def test_a_policy_that_is_sure_has_finite_gradients():
+def test_a_deterministic_policy_has_finite_gradients():
     logits = tf.constant([[0.0, 500.0]])
     with tf.GradientTape() as tape:
         tape.watch(logits)
@@ -133,7 +171,7 @@ def test_a_policy_that_is_sure_has_finite_gradients():
     assert np.isfinite(tape.gradient(loss, logits)).all()
 
 
-def test_the_head_can_be_made_again():
+def test_the_head_round_trips_through_its_config():
     arguments = {"num_actions": 3, "hidden_units": 4, "seed": 11, "name": "head"}
     layer = PolicyHead(**arguments)
     inputs = np.random.default_rng(1).normal(size=(2, 5)).astype(np.float32)
@@ -148,7 +186,7 @@ def test_the_head_can_be_made_again():
 # Acting.
 
 
-def test_actions_are_drawn_from_the_policy():
+def test_actions_are_sampled_from_the_policy():
     shares = np.array([0.1, 0.2, 0.7])
     logits = np.tile(np.log(shares), (20_000, 1))
     actions = a3c.sample(logits, np.random.default_rng(1))
@@ -167,15 +205,15 @@ def policy_actor(logits, seed=1):
 def test_the_policy_actor():
     observation = np.arange(8_000, dtype=np.float32)[:, None, None]
     sure = [0.0, 100.0, 0.0, 0.0]
-    actions, value = policy_actor(sure).act_and_value(observation)
-    assert (actions == 1).all()
-    np.testing.assert_array_equal(value, observation[:, 0, 0])
-    # Of the random half, a quarter is the sure action again.
+    decision = policy_actor(sure).decide(observation)
+    assert (decision.actions == 1).all()
+    np.testing.assert_array_equal(decision.state_values, observation[:, 0, 0])
+    # Of the random half, a quarter is the greedy action again.
     explored = policy_actor(sure).act(observation, epsilon=0.5)
     assert np.mean(explored == 1) == pytest.approx(0.5 + 0.5 / 4, abs=0.02)
-    judgement = policy_actor([0.0, np.log(3)]).judge(observation[:1])
-    np.testing.assert_allclose(judgement.values, [[0.25, 0.75]], rtol=1e-6)
-    assert judgement.probs is None
+    decision = policy_actor([0.0, np.log(3)]).decide(observation[:1])
+    np.testing.assert_allclose(decision.values, [[0.25, 0.75]], rtol=1e-6)
+    assert decision.probs is None
     even = [0.0] * 4
     one, same, other = (policy_actor(even, seed).act(observation) for seed in (1, 1, 2))
     np.testing.assert_array_equal(one, same)
@@ -186,19 +224,18 @@ def test_the_policy_actor():
 
 
 class ScriptedWorld:
-    """One lane of (reward, terminal, truncated, over) steps; it shows how often it was stepped."""
+    """One lane of (reward, terminal, over) steps; an observation is the number of steps so far."""
 
     def __init__(self, script):
         self.spec = WorldSpec((1,), np.dtype(np.float32), 1, 2, ("0", "1"))
         self._script = script
 
-    def _output(self, reward=0.0, terminal=False, truncated=False, over=False, first=False):
+    def _output(self, reward=0.0, terminal=False, over=False, first=False):
         self._over = over
         return StepOutput(
             observation=np.full((1, 1, 1), self._shown, np.float32),
             reward=np.array([reward], np.float32),
             terminal=np.array([terminal]),
-            truncated=np.array([truncated]),
             episode_over=np.array([over]),
             is_first=np.array([first]),
         )
@@ -217,7 +254,7 @@ class ScriptedWorld:
 
 
 class Uniform:
-    """A policy without preferences."""
+    """A uniform policy."""
 
     def logits(self, weights, observation):
         return np.zeros((1, 2), np.float32)
@@ -225,7 +262,7 @@ class Uniform:
 
 def rollouts(script, count, **changes):
     worker = a3c.Worker(
-        config=settings(**changes),
+        config=settings(**{"n_step": 5} | changes),
         world=ScriptedWorld(script),
         learner=Uniform(),
         rng=np.random.default_rng(1),
@@ -234,23 +271,23 @@ def rollouts(script, count, **changes):
     return [worker.play(None) for _ in range(count)]
 
 
-PLAIN = (1.0, False, False, False)
+PLAIN = (1.0, False, False)
 
 
 def test_a_rollout_ends_with_the_episode():
-    script = [PLAIN, PLAIN, (1.0, True, False, True)]
+    script = [PLAIN, PLAIN, (1.0, True, True)]
     (first, episodes), (second, _) = rollouts(script, 2, discount=0.9)
     assert first.length == 3
     np.testing.assert_allclose(first.reward_t, [1, 1, 1, 0, 0])
     np.testing.assert_allclose(first.discount_t, [0.9, 0.9, 0, 1, 1])
     np.testing.assert_allclose(first.observation[[0, 1, 2, 5], 0, 0], [0, 1, 2, 3])
     assert episodes == [(3.0, 3)]
-    # The restart, which shows 4, is no step.
+    # The reset, whose observation is 4, does not count as a step.
     assert second.observation[0, 0, 0] == 4
 
 
-def test_a_cut_keeps_the_bootstrap_of_the_last_observation():
-    (rollout, episodes), (after, _) = rollouts([PLAIN, (1.0, False, True, True)], 2, discount=0.9)
+def test_a_truncation_keeps_the_bootstrap_of_the_last_observation():
+    (rollout, episodes), (after, _) = rollouts([PLAIN, (1.0, False, True)], 2, discount=0.9)
     assert rollout.length == 2
     np.testing.assert_allclose(rollout.discount_t, [0.9, 0.9, 1, 1, 1])
     assert rollout.observation[-1, 0, 0] == 2  # and not the first of the next episode
@@ -258,8 +295,8 @@ def test_a_cut_keeps_the_bootstrap_of_the_last_observation():
     assert len(episodes) == 1
 
 
-def test_a_lost_life_ends_a_rollout_and_not_the_game():
-    script = [(1.0, True, False, False), PLAIN, (1.0, True, False, True)]
+def test_a_lost_life_ends_the_rollout_and_not_the_episode():
+    script = [(1.0, True, False), PLAIN, (1.0, True, True)]
     (first, none), (second, episodes) = rollouts(script, 2)
     assert (first.length, second.length) == (1, 2)
     assert first.discount_t[0] == 0
@@ -268,8 +305,8 @@ def test_a_lost_life_ends_a_rollout_and_not_the_game():
     assert episodes == [(3.0, 3)]
 
 
-def test_rewards_are_clipped_for_learning_alone():
-    script = [(7.0, False, False, False), (-3.0, True, False, True)]
+def test_rewards_are_clipped_only_for_learning():
+    script = [(7.0, False, False), (-3.0, True, True)]
     (clipped, episodes), *_ = rollouts(script, 1)
     (whole, _), *_ = rollouts(script, 1, clip_rewards=False)
     np.testing.assert_allclose(clipped.reward_t[:2], [1, -1])
@@ -282,7 +319,7 @@ def test_rewards_are_clipped_for_learning_alone():
 
 @pytest.fixture(scope="module")
 def crew():
-    crew = build_parts(settings(n_step=3))
+    crew = build_parts(settings())
     yield crew
     crew.close()
 
@@ -301,7 +338,7 @@ def rollout(length, seed=1, **changes):
 
 
 def expected_gradients(crew, steps, entropy_cost=0.01):
-    """Step by step, in eager code, from the played steps and the last observation."""
+    """Step by step and eagerly, from the steps played and the last observation."""
     network, length = crew.learner.online, int(steps.length)
     with tf.GradientTape() as tape:
         logits, values_tm1 = network(steps.observation[:length])
@@ -318,7 +355,7 @@ def expected_gradients(crew, steps, entropy_cost=0.01):
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
-def test_gradients_of_a_rollout_are_summed_over_what_was_played(crew, length):
+def test_gradients_are_summed_over_the_steps_played(crew, length):
     steps = rollout(length)
     gradients, result = crew.learner.gradients(crew.learner.weights(), steps)
     loss, expected = expected_gradients(crew, steps)
@@ -328,10 +365,10 @@ def test_gradients_of_a_rollout_are_summed_over_what_was_played(crew, length):
         np.testing.assert_allclose(gradient, other, rtol=1e-4, atol=1e-6)
 
 
-def test_padding_teaches_nothing(crew):
+def test_padding_does_not_change_the_gradients(crew):
     steps = rollout(2)
     filled = steps.observation.copy()
-    filled[2] = 1e3  # the last observation is in place 3
+    filled[2] = 1e3  # padding: the last observation is at index 3
     other = steps._replace(observation=filled, action_tm1=1 - steps.action_tm1)
     other.action_tm1[:2] = steps.action_tm1[:2]
     weights = crew.learner.weights()
@@ -340,7 +377,7 @@ def test_padding_teaches_nothing(crew):
         np.testing.assert_allclose(gradient, same, rtol=1e-5, atol=1e-6)
 
 
-def test_a_copy_of_the_weights_stays_as_it_is(crew):
+def test_an_update_does_not_change_a_copy_of_the_weights(crew):
     weights = crew.learner.weights()
     before = [weight.numpy().copy() for weight in weights]
     gradients, _ = crew.learner.gradients(weights, rollout(3))
@@ -352,10 +389,23 @@ def test_a_copy_of_the_weights_stays_as_it_is(crew):
     )
 
 
+def eagerly(function, *specs):
+    """Stands for `a3c._compiled`."""
+    return function
+
+
 @pytest.mark.parametrize("max_grad_norm", [None, 0.5])
-def test_threads_share_the_statistics(max_grad_norm):
-    """RMSProp by hand over the gradients of two threads, one after the other."""
-    learner = build_parts(settings(n_step=3, max_grad_norm=max_grad_norm)).learner
+def test_threads_share_the_rmsprop_statistics(monkeypatch, crew, max_grad_norm):
+    """RMSProp by hand, for the gradients of two threads in turn."""
+    monkeypatch.setattr(a3c, "_compiled", eagerly)
+    config = settings(max_grad_norm=max_grad_norm)
+    learner = SharedLearner(
+        online=make_network(config, crew.spec, seed=1, name="online"),
+        optimizer=make_optimizer(config),
+        spec=crew.spec,
+        n_step=3,
+        entropy_cost=config.entropy_cost,
+    )
     weights = [weight.numpy() for weight in learner.weights()]
     mean_squares = [np.zeros_like(weight) for weight in weights]
     for seed in (1, 2):
@@ -372,7 +422,7 @@ def test_threads_share_the_statistics(max_grad_norm):
         np.testing.assert_allclose(value, weight, rtol=1e-4, atol=1e-6)
 
 
-def test_a_loss_that_is_not_finite_is_not_applied(crew):
+def test_a_non_finite_loss_raises_and_changes_nothing(crew):
     before = values(agent_variables(crew))
     steps = rollout(3, reward_t=np.array([0, np.nan, 0], np.float32))
     with pytest.raises(DivergedError, match="nan") as error:
@@ -386,22 +436,22 @@ def test_a_loss_that_is_not_finite_is_not_applied(crew):
 
 
 def trained(config):
+    """The variables after training, and the ticks."""
     crew = build_parts(config)
     ticks = list(train(config, crew))
     crew.close()
-    return crew, ticks
+    return values(agent_variables(crew)), ticks
 
 
-def test_one_worker_repeats_itself_to_the_last_bit():
+def test_one_worker_is_deterministic():
     config = settings(num_envs=1)
     (one, ticks), (two, same), (other, _) = map(
         trained, (config, config, dataclasses.replace(config, seed=2))
     )
-    first, second, third = (values(agent_variables(crew)) for crew in (one, two, other))
     assert [tick[:3] for tick in ticks] == [tick[:3] for tick in same]
-    for name, value in first.items():
-        np.testing.assert_array_equal(value, second[name], err_msg=name)
-    assert any((value != third[name]).any() for name, value in first.items())
+    for name, value in one.items():
+        np.testing.assert_array_equal(value, two[name], err_msg=name)
+    assert any((value != other[name]).any() for name, value in one.items())
 
 
 def test_the_learning_rate_falls_to_zero():
@@ -411,17 +461,17 @@ def test_the_learning_rate_falls_to_zero():
         tick.frames: float(crew.learner.optimizer.learning_rate) for tick in train(config, crew)
     }
     for frames, rate in rates.items():
-        # The last update may have been begun before other workers' steps.
+        # The last update may have started before other workers' steps.
         assert rate == pytest.approx(0.01 * (1 - frames / 200), abs=0.01 * 20 / 200)
     assert min(rates) < 200
     assert len(rates) > 1
 
 
-def test_steps_are_counted_and_ticks_come_when_they_are_due():
+def test_ticks_count_all_steps_and_come_at_the_log_period():
     config = settings(num_envs=4, frames=300, log_period_frames=100)
     _, ticks = trained(config)
     frames = [tick.frames for tick in ticks]
-    # Every worker may end a rollout after the mark that another one met, but begins none.
+    # After one worker reaches a mark, the others finish their rollouts and start none.
     for mark in (100, 200, 300):
         assert any(mark <= reached < mark + config.n_step for reached in frames)
     assert frames == sorted(set(frames))
@@ -432,7 +482,7 @@ def test_steps_are_counted_and_ticks_come_when_they_are_due():
 
 
 class Hooked:
-    """A world that does something before every step."""
+    """An environment that calls a function before every step."""
 
     def __init__(self, world, before):
         self._world = world
@@ -454,7 +504,7 @@ def hooked_crew(config, *hooks):
     return crew
 
 
-def test_workers_play_at_the_same_time():
+def test_workers_play_concurrently():
     config = settings(num_envs=2, frames=100)
     meeting = threading.Barrier(2)
     met = []
@@ -470,14 +520,14 @@ def test_workers_play_at_the_same_time():
 
 
 def failing():
-    raise RuntimeError("the world broke")
+    raise RuntimeError("the environment broke")
 
 
-def test_the_error_of_a_thread_ends_the_run():
+def test_an_error_in_a_thread_ends_the_run():
     config = settings(num_envs=3, frames=10**9, log_period_frames=10**9)
     crew = hooked_crew(config, lambda: None, failing)
     started = time.monotonic()
-    with pytest.raises(RuntimeError, match="the world broke"):
+    with pytest.raises(RuntimeError, match="the environment broke"):
         for _ in train(config, crew):
             pass
     assert time.monotonic() - started < 30
@@ -488,7 +538,7 @@ def workers_alive():
     return [thread for thread in threading.enumerate() if thread.name.startswith("a3c")]
 
 
-def test_no_thread_works_between_ticks_or_after_them():
+def test_threads_rest_between_ticks_and_end_after_them():
     config = settings(num_envs=4, frames=10**6)
     crew = build_parts(config)
     ticks = train(config, crew)
@@ -502,10 +552,10 @@ def test_no_thread_works_between_ticks_or_after_them():
     assert not workers_alive()
 
 
-# The run around it.
+# A whole run.
 
 
-def test_what_is_shown_of_a_run_does_not_change_it(tmp_path):
+def test_describing_a_run_does_not_change_it(tmp_path):
     config = settings(run_dir=str(tmp_path / "run"))
     crew = build_parts(config)
     before = values(agent_variables(crew))
@@ -519,7 +569,7 @@ def test_what_is_shown_of_a_run_does_not_change_it(tmp_path):
     assert "expected time" in text
 
 
-def test_rows_say_nothing_of_a_replay(tmp_path):
+def test_train_csv_leaves_replay_columns_empty(tmp_path):
     config = settings(run_dir=str(tmp_path), log_period_frames=200)
     crew = build_parts(config)
     metrics = Metrics(
@@ -538,25 +588,23 @@ def test_rows_say_nothing_of_a_replay(tmp_path):
         assert float(shown["replay_fill"]) == 0
 
 
-def test_a_checkpoint_needs_no_room_for_a_replay():
+def test_disk_estimate_has_no_replay():
     spec = WorldSpec((84, 84), np.dtype(np.uint8), 4, 6, ("",) * 6)
     assert disk_bytes(Config(game="qbert", algorithm="a3c"), spec, 1_000) < 100_000
 
 
-def test_settings():
+def test_settings_that_a3c_implies():
     config = Config(game="qbert", algorithm="a3c", replay_capacity=1)
     assert config.agent == "a3c"
     parts = ("double", "prioritized", "dueling", "distributional", "noisy")
     assert not any(getattr(config, name) for name in parts)
     assert Config.from_json(config.to_json()) == config
-    with pytest.raises(ConfigError, match="--pipeline"):
-        Config(game="qbert", algorithm="a3c", pipeline=True)
 
 
-def test_the_network_is_that_of_the_paper():
+def test_network_size_of_the_paper():
     config = Config(game="qbert", algorithm="a3c", num_envs=1)
     world = make_world(config, num_envs=1, seed=1, training=True)
-    network = a3c.make_network(config, world.spec, seed=1, name="online")
+    network = make_network(config, world.spec, seed=1, name="online")
     convolutions = (8 * 8 * 4 + 1) * 16 + (4 * 4 * 16 + 1) * 32
     hidden, heads = (9 * 9 * 32 + 1) * 256, (256 + 1) * (6 + 1)
     assert network.count_params() == convolutions + hidden + heads
@@ -566,65 +614,103 @@ def test_the_network_is_that_of_the_paper():
     world.close()
 
 
-class Run:
-    """A run without a command line, which may go on from its checkpoint."""
+class NoState:
+    """Metrics and an evaluator without a state."""
 
-    def __init__(self, config, start=BEGINNING):
-        self.config = config
-        self.crew = build_parts(config, start.steps)
-        self.store = CheckpointStore(config.folder / CHECKPOINTS)
-        metrics = Metrics(
-            config=config,
-            network=self.crew.learner.online,
-            replay=self.crew.replay,
-            frames=start.steps,
-            say=print,
-        )
-        evaluator = Evaluator(
-            config=config, parts=self.crew, metrics=metrics, is_stopping=lambda: False, say=print
-        )
-        self.checkpointer = Checkpointer(
-            config=config,
-            store=self.store,
-            parts=self.crew,
-            metrics=metrics,
-            evaluator=evaluator,
-            say=print,
-        )
-        self.metrics = metrics
-
-    @classmethod
-    def resumed(cls, config):
-        checkpoint, problems = CheckpointStore(config.folder / CHECKPOINTS).newest_whole()
-        assert problems == []
-        run = cls(config, counters(checkpoint))
-        restore(run.crew, run.store, checkpoint)
-        return run, counters(checkpoint)
+    def state(self):
+        return {}
 
 
 @pytest.mark.parametrize("num_envs", [1, 3])
-def test_a_resumed_run_is_the_one_that_was_saved(tmp_path, num_envs):
+def test_a_checkpoint_restores_the_run(tmp_path, num_envs):
     config = settings(num_envs=num_envs, run_dir=str(tmp_path))
-    first = Run(config)
-    tick = next(train(config, first.crew))
-    first.checkpointer.save(tick.counters)
-    (one, start), (two, _) = Run.resumed(config), Run.resumed(config)
-    assert start == tick.counters
-    saved = values(agent_variables(first.crew))
+    crew = build_parts(config)
+    tick = next(train(config, crew))
+    store = CheckpointStore(config.folder / CHECKPOINTS)
+    Checkpointer(
+        config=config,
+        store=store,
+        parts=crew,
+        metrics=NoState(),
+        evaluator=NoState(),
+        say=print,
+    ).save(tick.counters)
+    saved = values(agent_variables(crew))
     assert any(name.startswith("optimizer") for name in saved)
-    for name, value in values(agent_variables(one.crew)).items():
+    generators = {name: rng.bit_generator.state for name, rng in crew.generators.items()}
+    checkpoint, problems = store.newest_whole()
+    assert problems == []
+    assert checkpoint.counters == tick.counters
+
+    def resumed():
+        crew = build_parts(config, checkpoint.counters.steps)
+        restore(crew, store, checkpoint)
+        return crew
+
+    crew = resumed()
+    for name, value in values(agent_variables(crew)).items():
         np.testing.assert_array_equal(value, saved[name], err_msg=name)
-    for name, rng in one.crew.generators.items():
-        assert rng.bit_generator.state == first.crew.generators[name].bit_generator.state
-    if num_envs == 1:
-        # What goes on from it is settled too.
-        ends = [list(train(config, run.crew, start))[-1] for run in (one, two)]
-        assert ends[0].counters == ends[1].counters
-        assert ends[0].counters.steps >= config.frames
-        for name, value in values(agent_variables(one.crew)).items():
-            np.testing.assert_array_equal(value, agent_variables(two.crew)[name], err_msg=name)
-    for run in (first, one, two):
-        run.metrics.close()
+    assert {n: rng.bit_generator.state for n, rng in crew.generators.items()} == generators
+    if num_envs == 1:  # one worker is deterministic after a resume too
+        ends = []
+        for crew in (resumed(), resumed()):
+            restore(crew, store, checkpoint)
+            *_, last = train(config, crew, checkpoint.counters)
+            ends.append((last.counters, values(agent_variables(crew))))
+        (reached, one), (same, two) = ends
+        assert reached == same
+        assert reached.steps >= config.frames
+        for name, value in one.items():
+            np.testing.assert_array_equal(value, two[name], err_msg=name)
+
+
+# The commands.
+
+
+def flags(folder, **changes):
+    return [
+        *(f"--{name}={value}" for name, value in (SETTINGS | changes).items()),
+        f"--run_dir={folder}",
+    ]
+
+
+def rows(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_command_takes_an_a3c_run(run_command, tmp_path):
+    """Trained for a moment, resumed, evaluated, exported, played and reported."""
+
+    def run(*arguments):
+        ended = run_command(*arguments)
+        assert ended.status == 0, ended.stderr
+        return ended.stdout
+
+    folder = tmp_path / "runs" / "cartpole_v1" / "a3c" / "seed_1"
+    periods = {"log_period_frames": 100, "eval_period_frames": 200, "eval_frames": 50}
+    first = run("train", *flags(folder, frames=200, **periods))
+    assert "Done after 20" in first
+    assert "replay" not in first
+    again = run("train", *flags(folder, frames=400, **periods))
+    assert "Resuming from checkpoint" in again
+    assert "Done after 40" in again
+    assert [int(row["frames"]) // 100 for row in rows(folder / "train.csv")] == [1, 2, 3, 4]
+    # At least one update for 3 steps.
+    assert all(int(row["updates"]) >= int(row["frames"]) / 3 for row in rows(folder / "train.csv"))
+    assert [int(row["frames"]) // 200 for row in rows(folder / "eval.csv")] == [1, 2]
+    assert json.loads((folder / "config.json").read_text())["algorithm"] == "a3c"
+
+    run("evaluate", f"--run_dir={folder}", "--episodes=2", "--snapshot=latest")
+    (summary,) = folder.glob("evaluations/*/summary.json")
+    summary = json.loads(summary.read_text())
+    assert (summary["agent"], summary["episodes"], summary["support"]) == ("a3c", 2, None)
+    models = tmp_path / "models"
+    run("export", f"--run_dir={folder}", f"--output_dir={models}")
+    run("check", models)
+    assert "mean score" in run("play", f"--model_dir={models}", "--episodes=1")
+    run("report", f"--runs={tmp_path / 'runs'}", f"--out={tmp_path / 'report'}")
+    assert any("A3C" in path.read_text() for path in (tmp_path / "report").rglob("*.md"))
 
 
 def test_the_exported_policy(crew, tmp_path):
@@ -646,11 +732,34 @@ def test_the_exported_policy(crew, tmp_path):
     assert facts["algorithm"].numpy() == [b"a3c"]
 
 
-def test_a_stop_is_prompt_and_keeps_the_run(tmp_path):
+def test_a_stop_is_prompt_and_saves_the_run(run_command, tmp_path, monkeypatch):
     folder = tmp_path / "run"
-    flags = ["--algorithm=a3c", "--environment=CartPole-v1", "--num_envs=4", "--frames=100000000"]
+    play, sent = a3c.Worker.play, []
+
+    def stopping(self, weights):
+        if (folder / "train.csv").exists() and not sent:
+            sent.append(True)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return play(self, weights)
+
+    monkeypatch.setattr(a3c.Worker, "play", stopping)
+    ended = run_command("train", *flags(folder, num_envs=4, frames=10**8))
+    assert sent
+    assert ended.status == 0, ended.stderr
+    assert "Traceback" not in ended.stderr
+    frames = int(ended.stdout.split("Stopped after ")[1].split(" frames")[0].replace(",", ""))
+    checkpoint, _ = CheckpointStore(folder / CHECKPOINTS).newest_whole()
+    assert checkpoint.frames == frames > 0
+    # The first tick: no worker plays another round.
+    assert frames <= a3c._ROUND_UPDATES * 3 * 4 + 3 * 4
+
+
+@pytest.mark.slow
+def test_a_stopped_process_saves_its_run(tmp_path):
+    folder = tmp_path / "run"
+    command = ["--algorithm=a3c", "--environment=CartPole-v1", "--num_envs=4", "--frames=100000000"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "rainbow_tf.main", *flags, f"--run_dir={folder}"],
+        [sys.executable, "-m", "rainbow_tf.main", *command, f"--run_dir={folder}"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -667,4 +776,4 @@ def test_a_stop_is_prompt_and_keeps_the_run(tmp_path):
     assert "Traceback" not in stderr
     frames = int(stdout.split("Stopped after ")[1].split(" frames")[0].replace(",", ""))
     checkpoint, _ = CheckpointStore(folder / CHECKPOINTS).newest_whole()
-    assert checkpoint.state["frames"] == frames > 0
+    assert checkpoint.frames == frames > 0

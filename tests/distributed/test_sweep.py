@@ -1,4 +1,7 @@
-"""Sweeps: their cells, their schedule, what is shown of them, and a small one for real."""
+"""Sweeps: their runs, the scheduler, the views and the command.
+
+Cells are not trained here, except by the tests at the end, which start Ray.
+"""
 
 import csv
 import dataclasses
@@ -9,13 +12,16 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
+import tensorflow as tf
+from fake_ray import FakeRay, Ref, TaskCancelledError, WorkerCrashedError
 from rich.console import Console
 
-from rainbow_tf import main, sweep
+from rainbow_tf import sweep
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.distributed import cluster
 from rainbow_tf.distributed.sweep import cells as cells_module
@@ -25,12 +31,13 @@ from rainbow_tf.distributed.sweep.scheduler import Job, Scheduler, Status, check
 from rainbow_tf.distributed.sweep.table import LiveTable
 from rainbow_tf.distributed.sweep.views import PlainLines
 from rainbow_tf.runs.folder import FolderBusyError, RunFolder, is_finished
-from rainbow_tf.runs.store import CHECKPOINTS, CheckpointStore
+from rainbow_tf.runs.store import CHECKPOINTS, CheckpointError, CheckpointStore
+from rainbow_tf.training import run as run_module
 
 TINY = [
     "--games=CartPole-v1",
     "--presets=rainbow,baselines/dqn",
-    "--frames=600",
+    "--frames=400",
     "--min_history_frames=100",
     "--replay_capacity=1000",
     "--log_period_frames=100",
@@ -42,9 +49,9 @@ TINY = [
 
 def make_cells(out, *arguments, games="CartPole-v1", presets="rainbow", seeds="1", cpus=None):
     return cells_module.make_cells(
-        world_flags=cells_module.worlds(games),
-        agent_names=cells_module.agents(presets),
-        seed_numbers=cells_module.seeds(seeds),
+        world_flags=sweep.worlds(games),
+        agent_names=sweep.agents(presets),
+        seed_numbers=sweep.seeds(seeds),
         arguments=arguments,
         out=out,
         cpus=cpus,
@@ -52,22 +59,22 @@ def make_cells(out, *arguments, games="CartPole-v1", presets="rainbow", seeds="1
     )
 
 
-# Which cells.
+# The cells.
 
 
-def test_a_cell_has_no_actors(tmp_path):
+def test_presets_with_actors_are_rejected(tmp_path):
     with pytest.raises(ConfigError, match=r"--preset=apex has --actors=4.*leave that preset out"):
         make_cells(tmp_path, presets="rainbow,apex", games="pong")
 
 
 def test_games_by_name_and_by_group():
-    assert len(cells_module.worlds("all")) == 57
-    atari26 = cells_module.worlds("atari26")
+    assert len(sweep.worlds("all")) == 57
+    atari26 = sweep.worlds("atari26")
     assert len(set(atari26)) == 26
     assert {"--game=pong", "--game=up_n_down"} <= set(atari26)
     assert "--game=tennis" not in atari26
-    assert cells_module.worlds("qbert, pong,qbert,") == ["--game=qbert", "--game=pong"]
-    assert cells_module.worlds("MinAtar/Breakout-v1,CartPole-v1,Own") == [
+    assert sweep.worlds("qbert, pong,qbert,") == ["--game=qbert", "--game=pong"]
+    assert sweep.worlds("MinAtar/Breakout-v1,CartPole-v1,Own") == [
         "--environment=MinAtar/Breakout-v1",
         "--environment=CartPole-v1",
         "--environment=Own",
@@ -75,40 +82,40 @@ def test_games_by_name_and_by_group():
 
 
 def test_presets_by_pattern():
-    assert cells_module.agents("rainbow,ablations/*,rainbow")[:2] == [
+    assert sweep.agents("rainbow,ablations/*,rainbow")[:2] == [
         "rainbow",
         "ablations/no_distributional",
     ]
-    assert len(cells_module.agents("rainbow,ablations/*,baselines/*")) == 14
+    assert len(sweep.agents("rainbow,ablations/*,baselines/*")) == 14
 
 
 @pytest.mark.parametrize(
     ("text", "numbers"), [("5", [1, 2, 3, 4, 5]), ("3,7", [3, 7]), ("7,", [7]), ("0,0,4", [0, 4])]
 )
 def test_seeds(text, numbers):
-    assert cells_module.seeds(text) == numbers
+    assert sweep.seeds(text) == numbers
 
 
 @pytest.mark.parametrize(
     ("read", "text", "said"),
     [
-        (cells_module.worlds, "qbertt", "--games has qbertt.*did you mean qbert?"),
-        (cells_module.worlds, "al", "did you mean all?"),
-        (cells_module.worlds, None, "--games names nothing; give it, such as"),
-        (cells_module.agents, "dqn", "--presets has dqn.*did you mean baselines/dqn?"),
-        (cells_module.agents, "ablation/*", "--presets has ablation/.*matches no preset"),
-        (cells_module.agents, ",", "--presets names nothing"),
-        (cells_module.seeds, "0", "--seeds=0 cannot be used"),
-        (cells_module.seeds, "-1", "--seeds=-1 cannot be used"),
-        (cells_module.seeds, "1,x", "--seeds=1,x cannot be used"),
+        (sweep.worlds, "qbertt", "--games has qbertt.*did you mean qbert?"),
+        (sweep.worlds, "al", "did you mean all?"),
+        (sweep.worlds, None, "--games names nothing; give it, such as"),
+        (sweep.agents, "dqn", "--presets has dqn.*did you mean baselines/dqn?"),
+        (sweep.agents, "ablation/*", "--presets has ablation/.*matches no preset"),
+        (sweep.agents, ",", "--presets names nothing"),
+        (sweep.seeds, "0", "--seeds=0 cannot be used"),
+        (sweep.seeds, "-1", "--seeds=-1 cannot be used"),
+        (sweep.seeds, "1,x", "--seeds=1,x cannot be used"),
     ],
 )
-def test_names_that_mean_nothing(read, text, said):
+def test_unknown_names_are_rejected(read, text, said):
     with pytest.raises(ConfigError, match=said):
         read(text)
 
 
-def test_a_cell_for_every_agent_world_and_seed(tmp_path):
+def test_one_cell_per_agent_environment_and_seed(tmp_path):
     cells = make_cells(
         tmp_path,
         "--preset=minatar",
@@ -127,13 +134,13 @@ def test_a_cell_for_every_agent_world_and_seed(tmp_path):
         "minatar_asterix_v1/dqn/seed_2",
     ]
     assert {cell.config.folder for cell in cells} == {tmp_path / cell.name for cell in cells}
-    assert {cell.config.min_history_frames for cell in cells} == {2_000}, "minatar is after dqn"
-    for cell in cells:
-        assert sweep.parse(cell.arguments) == cell.config
+    assert {cell.config.min_history_frames for cell in cells} == {2_000}, (
+        "--preset wins over --presets"
+    )
     assert not list(tmp_path.iterdir())
 
 
-def test_flags_win_over_presets(tmp_path):
+def test_flags_override_presets(tmp_path):
     (cell,) = make_cells(
         tmp_path, "--preset=minatar", "--frames=7", "--nodouble", games="MinAtar/Asterix-v1"
     )
@@ -142,7 +149,7 @@ def test_flags_win_over_presets(tmp_path):
     assert cell.name == "minatar_asterix_v1/no_double/seed_1"
 
 
-def test_threads_are_the_cpus_unless_given(tmp_path):
+def test_threads_default_to_the_cpus(tmp_path):
     def threads(*arguments, **kwargs):
         return make_cells(tmp_path, *arguments, **kwargs)[0].config.threads
 
@@ -152,12 +159,12 @@ def test_threads_are_the_cpus_unless_given(tmp_path):
     assert threads("--threads=5", games="qbert", cpus=3) == 5
 
 
-def test_two_presets_of_one_agent_are_refused(tmp_path):
+def test_two_presets_of_the_same_agent_are_rejected(tmp_path):
     with pytest.raises(ConfigError, match="rainbow and sticky, which are both the agent rainbow"):
         make_cells(tmp_path, games="qbert", presets="rainbow,sticky")
 
 
-def test_a_folder_with_other_settings_is_refused(tmp_path):
+def test_a_folder_with_other_settings_is_rejected(tmp_path):
     (cell,) = make_cells(tmp_path)
     RunFolder(cell.config).begin()
     make_cells(tmp_path, "--frames=9")
@@ -165,27 +172,27 @@ def test_a_folder_with_other_settings_is_refused(tmp_path):
         make_cells(tmp_path, "--batch_size=8")
 
 
-# What they ask for.
+# Resource requests.
 
 
 @pytest.mark.parametrize(
     ("kwargs", "arguments", "cpus", "memory"),
     [
-        # 84 x 84 bytes of a frame and 23 beside it, a million times.
+        # A million frames of 84 x 84 bytes, with 23 bytes beside each.
         ({"games": "qbert"}, [], 2, 7_079_000_000 + 1_500_000_000),
-        # 0.27 x 7056 = 1905, 33 of a bytes object, 23.
+        # 0.27 x 7056 = 1905 compressed, 33 for the bytes object, 23 beside it.
         ({"games": "qbert"}, ["--replay_compression=lz4"], 2, 1_961_000_000 + 1_500_000_000),
         ({"games": "qbert", "presets": "baselines/a3c", "cpus": 16}, [], 16, 1_500_000_000),
-        # Four numbers of four bytes, and 23.
+        # Four floats of four bytes, and 23.
         ({}, ["--replay_capacity=1000"], 1, 39_000 + 1_500_000_000),
     ],
 )
-def test_requests(tmp_path, kwargs, arguments, cpus, memory):
+def test_requested_cpus_and_memory(tmp_path, kwargs, arguments, cpus, memory):
     (cell,) = make_cells(tmp_path, *arguments, **kwargs)
     assert cell.request == Resources(cpus=cpus, gpus=0, memory=memory)
 
 
-def test_gpus_by_default_for_atari_where_there_are_any(tmp_path):
+def test_atari_gets_a_gpu_by_default_if_there_is_one(tmp_path):
     cells = make_cells(tmp_path, games="CartPole-v1,qbert")
 
     def gpus(nodes, wanted):
@@ -198,15 +205,15 @@ def test_gpus_by_default_for_atari_where_there_are_any(tmp_path):
     assert gpus([with_two], 0) == [0, 0]
 
 
-def test_room():
+def test_how_many_cells_fit_a_node():
     node = Resources(cpus=16, gpus=1, memory=40e9)
-    assert node.room_for(Resources(2, 0, 8.6e9)) == 4  # the memory bounds it
-    assert node.room_for(Resources(4, 0, 1e9)) == 4  # the CPUs
-    assert node.room_for(Resources(2, 0.25, 1e9)) == 4  # the GPU
+    assert node.room_for(Resources(2, 0, 8.6e9)) == 4  # limited by memory
+    assert node.room_for(Resources(4, 0, 1e9)) == 4  # by CPUs
+    assert node.room_for(Resources(2, 0.25, 1e9)) == 4  # by the GPU
     assert node.room_for(Resources(2, 2, 1e9)) == 0
 
 
-def test_no_room_is_an_error_here_and_a_warning_on_a_cluster(tmp_path, capsys):
+def test_no_room_is_an_error_locally_and_a_warning_on_a_cluster(tmp_path, capsys):
     cells = make_cells(tmp_path, games="qbert")
     small, large = Resources(1, 0, 64e9), Resources(2, 0, 8_579_000_000)
     check_room(cells, [small, large], is_local=True)
@@ -214,10 +221,10 @@ def test_no_room_is_an_error_here_and_a_warning_on_a_cluster(tmp_path, capsys):
         check_room(cells, [small], is_local=True)
     assert capsys.readouterr().out == ""
     check_room(cells, [small], is_local=False)
-    assert "qbert/rainbow/seed_1 asks for 2 CPUs" in capsys.readouterr().out
+    assert "qbert/rainbow/seed_1 needs 2 CPUs" in capsys.readouterr().out
 
 
-# What their folders say.
+# Progress, read from the run folders.
 
 
 def write_checkpoint(config, frames, *, evaluated=None):
@@ -227,7 +234,7 @@ def write_checkpoint(config, frames, *, evaluated=None):
     )
 
 
-def test_state_of_a_folder(tmp_path):
+def test_progress_of_a_run_folder(tmp_path):
     (cell,) = make_cells(tmp_path, "--frames=1000", "--eval_period_frames=500")
     config = cell.config
     assert read_state(config) == (0, 0, False, None, None)
@@ -237,9 +244,11 @@ def test_state_of_a_folder(tmp_path):
     train.write_text("frames,return_mean_100,frames_per_second\n")
     assert read_state(config) == (600, 600, False, None, None)
     train.write_text(train.read_text() + "650,,90.5\n700,21.5,88.5\n750,3")
-    assert read_state(config) == (700, 600, False, 88.5, 21.5), "the cut-off row does not count"
+    assert read_state(config) == (700, 600, False, 88.5, 21.5), "an incomplete row does not count"
     (config.folder / "eval.csv").write_text("frames,score_mean\n500,0.0\n")
-    assert read_state(config).score == 0.0, "an evaluation counts more, though it is 0"
+    assert read_state(config).score == 0.0, (
+        "an evaluation replaces the training score, even if it is 0"
+    )
     write_checkpoint(config, 1000, evaluated=500)
     assert not read_state(config).is_finished, "an evaluation is due"
     write_checkpoint(config, 1000)
@@ -247,7 +256,7 @@ def test_state_of_a_folder(tmp_path):
     assert not read_state(dataclasses.replace(config, frames=1001)).is_finished
 
 
-def test_the_last_row_of_a_long_file(tmp_path):
+def test_last_row_of_a_long_file(tmp_path):
     (cell,) = make_cells(tmp_path, "--frames=100000")
     rows = "".join(f"{frames},{frames / 2}\n" for frames in range(10_000))
     cell.config.folder.mkdir(parents=True)
@@ -255,7 +264,7 @@ def test_the_last_row_of_a_long_file(tmp_path):
     assert read_state(cell.config)[:4] == (9_999, 0, False, 4_999.5)
 
 
-def test_a_damaged_newest_manifest_is_passed_over(tmp_path):
+def test_a_damaged_newest_checkpoint_is_skipped(tmp_path):
     (cell,) = make_cells(tmp_path)
     write_checkpoint(cell.config, 600)
     write_checkpoint(cell.config, 800)
@@ -263,23 +272,23 @@ def test_a_damaged_newest_manifest_is_passed_over(tmp_path):
     assert read_state(cell.config).saved_frames == 600
 
 
-# How one is trained.
+# Training one cell.
 
 
 @pytest.fixture
 def trained(tmp_path, monkeypatch, capfd):
-    """A function that trains a cell by a made-up run, and gives the outcome and what it printed."""
+    """A function that trains a cell with a given `train_run`; returns the outcome and the log."""
     (cell,) = make_cells(tmp_path, "--frames=100", "--eval_period_frames=0")
+    monkeypatch.setattr(cells_module, "load_tensorflow", lambda threads: None)
 
     def train(run):
-        monkeypatch.setattr(main, "run", run)
-        monkeypatch.setattr(sys, "argv", [])
-        kept = [os.dup(descriptor) for descriptor in (1, 2)]
+        monkeypatch.setattr(run_module, "train_run", lambda config, *_, **__: run(config))
+        saved = [os.dup(descriptor) for descriptor in (1, 2)]
         try:
-            with capfd.disabled():  # prints to the descriptors, as a command does
+            with capfd.disabled():  # the cell redirects the file descriptors
                 outcome = cells_module.train_cell(cell)
         finally:
-            for descriptor, copy in zip((1, 2), kept, strict=True):
+            for descriptor, copy in zip((1, 2), saved, strict=True):
                 os.dup2(copy, descriptor)
                 os.close(copy)
         return outcome, (cell.config.folder / cells_module.OUTPUT).read_text()
@@ -294,14 +303,14 @@ def raising(error):
     return run
 
 
-def test_done_and_stopped(trained):
-    outcome, output = trained(lambda config: os.system("echo native words"))
-    assert outcome == (Ending.STOPPED, "it ended before it was finished")
+def test_outcome_and_log_of_a_cell(trained):
+    outcome, output = trained(lambda config: os.system("echo native output"))
+    assert outcome == (Ending.STOPPED, "ended before it was finished")
     assert f"Process {os.getpid()} on " in output
-    assert "native words" in output
+    assert "native output" in output
     outcome, output = trained(lambda config: write_checkpoint(config, 100))
     assert outcome == (Ending.DONE, "")
-    assert output.count("Process") == 2, "a second process writes after the first"
+    assert output.count("Process") == 2, "a second process appends"
     assert trained(raising(KeyboardInterrupt()))[0].ending is Ending.STOPPED
 
 
@@ -309,32 +318,32 @@ def test_done_and_stopped(trained):
     ("error", "ending", "reason"),
     [
         (ConfigError("--x is bad; give y."), Ending.FAILED, "--x is bad; give y."),
-        (SystemExit("rainbow_tf: The loss is nan."), Ending.FAILED, "The loss is nan."),
+        (CheckpointError("It is damaged."), Ending.FAILED, "It is damaged."),
         (FolderBusyError("Another process."), Ending.BUSY, "Another process."),
         (OSError(5, "Input/output error"), Ending.LOST, "OSError: [Errno 5] Input/output error"),
         (KeyError("odd"), Ending.LOST, "KeyError: 'odd'"),
     ],
 )
-def test_an_error_is_an_outcome(trained, error, ending, reason):
+def test_outcome_of_an_error(trained, error, ending, reason):
     outcome, output = trained(raising(error))
     assert outcome == (ending, reason)
     assert reason in output
     assert ("Traceback" in output) == (ending is Ending.LOST)
 
 
-def test_another_process_in_the_folder_is_its_own_error(tmp_path):
+def test_a_locked_folder_raises_its_own_error(tmp_path):
     config = Config(game="qbert", run_dir=str(tmp_path))
-    folder = RunFolder(config)
-    folder.lock()
-    with pytest.raises(FolderBusyError):
-        RunFolder(config).lock()
+    with RunFolder(config) as folder:
+        folder.lock()
+        with pytest.raises(FolderBusyError):
+            RunFolder(config).lock()
 
 
-# The schedule.
+# The scheduler.
 
 
-class MadeUpPool:
-    """Two places; a cell's tasks end as its script says, one after another."""
+class ScriptedPool:
+    """Room for two cells; a cell's tasks end as its script says, one after another."""
 
     def __init__(self, **scripts):
         self.scripts = {name: list(script) for name, script in scripts.items()}
@@ -354,14 +363,14 @@ class MadeUpPool:
     def ended(self, tasks):
         self.clock += 1
         self.most_at_once = max(self.most_at_once, len(tasks))
-        if self.waits_for_cancel:  # one after another
+        if self.waits_for_cancel:  # one at a time
             return [task for task in tasks if task in self.cancelled][:1]
         return tasks
 
     def outcome(self, task):
         cell = task[0]
         step = self.scripts[cell.config.agent].pop(0)
-        if isinstance(step, int):  # a checkpoint, and then the process is killed
+        if isinstance(step, int):  # killed after a checkpoint at this frame
             write_checkpoint(cell.config, step)
             return Outcome(Ending.LOST, "killed")
         if step.ending is Ending.DONE:
@@ -372,7 +381,7 @@ class MadeUpPool:
         self.cancelled.append(task)
 
 
-class Notes:
+class RecordedView:
     def __init__(self):
         self.lines = []
 
@@ -390,11 +399,11 @@ BUSY = Outcome(Ending.BUSY, "Another process trains there.")
 
 
 def scheduled(tmp_path, *, max_retries=3, is_stopping=lambda pool: False, **scripts):
-    """Runs made-up cells to their end."""
+    """Schedules cells with scripted outcomes until they end."""
     names = {"rainbow": "rainbow", "dqn": "baselines/dqn", "no_double": "ablations/no_double"}
     presets = ",".join(names[agent] for agent in scripts)
     cells = make_cells(tmp_path, "--frames=1000", "--eval_period_frames=0", presets=presets)
-    pool, notes = MadeUpPool(**scripts), Notes()
+    pool, notes = ScriptedPool(**scripts), RecordedView()
     scheduler = Scheduler(
         cells=cells,
         pool=pool,
@@ -408,7 +417,7 @@ def scheduled(tmp_path, *, max_retries=3, is_stopping=lambda pool: False, **scri
     return {job.cell.config.agent: job for job in scheduler.jobs}, pool, notes.lines
 
 
-def test_all_are_brought_to_their_end_two_at_a_time(tmp_path):
+def test_all_cells_are_trained_two_at_a_time(tmp_path):
     jobs, pool, lines = scheduled(tmp_path, rainbow=[DONE], dqn=[DONE], no_double=[DONE])
     assert {job.status for job in jobs.values()} == {Status.DONE}
     assert pool.submitted == ["rainbow", "dqn", "no_double"]
@@ -416,34 +425,34 @@ def test_all_are_brought_to_their_end_two_at_a_time(tmp_path):
     assert lines == ["rainbow done", "dqn done", "no_double done"]
 
 
-def test_what_is_finished_is_not_trained_again(tmp_path):
+def test_finished_cells_are_not_trained_again(tmp_path):
     scheduled(tmp_path, rainbow=[DONE])
     jobs, pool, _ = scheduled(tmp_path, rainbow=[], dqn=[DONE])
     assert pool.submitted == ["dqn"]
     assert jobs["rainbow"].status is Status.DONE
 
 
-def test_a_lost_cell_is_tried_so_often_and_no_more(tmp_path):
+def test_a_lost_cell_is_retried_up_to_the_limit(tmp_path):
     jobs, pool, lines = scheduled(tmp_path, rainbow=[LOST] * 9, dqn=[DONE], max_retries=3)
     assert pool.submitted.count("rainbow") == 4
     assert jobs["rainbow"].status is Status.FAILED
-    assert jobs["rainbow"].reason == "tried 4 times in vain, at last: killed"
+    assert jobs["rainbow"].reason == "gave up after 4 attempts; last error: killed"
     assert jobs["dqn"].status is Status.DONE
-    assert lines.count("rainbow lost, goes on from 0 frames: killed") == 3
+    assert lines.count("rainbow lost, resumes from 0 frames: killed") == 3
 
 
-def test_a_new_checkpoint_starts_the_count_again(tmp_path):
+def test_a_new_checkpoint_resets_the_retry_count(tmp_path):
     script = [LOST, LOST, 100, LOST, 200, LOST, LOST]
     jobs, pool, lines = scheduled(tmp_path, rainbow=[*script, DONE], max_retries=3)
     assert jobs["rainbow"].status is Status.DONE
     assert pool.submitted.count("rainbow") == 8
-    assert "rainbow lost, goes on from 200 frames: killed" in lines
-    # The same checkpoint seen again is no progress.
+    assert "rainbow lost, resumes from 200 frames: killed" in lines
+    # The same checkpoint again is no progress.
     jobs, pool, _ = scheduled(tmp_path / "b", rainbow=[100, LOST, LOST, DONE], max_retries=2)
     assert jobs["rainbow"].status is Status.FAILED
 
 
-def test_a_sentence_is_final_and_others_go_on(tmp_path):
+def test_a_failed_cell_is_not_retried_and_others_continue(tmp_path):
     jobs, pool, lines = scheduled(tmp_path, rainbow=[BAD], dqn=[DONE], no_double=[LOST, DONE])
     assert pool.submitted.count("rainbow") == 1
     assert (jobs["rainbow"].status, jobs["rainbow"].reason) == (Status.FAILED, "It diverged.")
@@ -451,7 +460,7 @@ def test_a_sentence_is_final_and_others_go_on(tmp_path):
     assert "rainbow failed: It diverged." in lines
 
 
-def test_a_busy_folder_is_tried_again_after_a_while(tmp_path):
+def test_a_locked_folder_is_retried_after_a_delay(tmp_path):
     jobs, pool, lines = scheduled(tmp_path, rainbow=[BUSY, BUSY, DONE])
     assert jobs["rainbow"].status is Status.DONE
     assert pool.submitted.count("rainbow") == 3
@@ -459,12 +468,12 @@ def test_a_busy_folder_is_tried_again_after_a_while(tmp_path):
     assert lines[0] == "rainbow waits at 0 frames: Another process trains there."
 
 
-def test_a_stop_cancels_what_runs_and_starts_nothing(tmp_path):
+def test_a_stop_cancels_running_cells_and_starts_no_others(tmp_path):
     def is_stopping(pool):
         pool.waits_for_cancel = True
         return pool.clock >= 3
 
-    stopped = Outcome(Ending.STOPPED, "it was stopped")
+    stopped = Outcome(Ending.STOPPED, "stopped")
     jobs, pool, lines = scheduled(
         tmp_path, rainbow=[stopped], dqn=[LOST], no_double=[], is_stopping=is_stopping
     )
@@ -475,21 +484,21 @@ def test_a_stop_cancels_what_runs_and_starts_nothing(tmp_path):
     assert lines[1:] == ["rainbow stopped at 0 frames", "dqn stopped at 0 frames"]
 
 
-def test_a_cluster_that_may_grow_sees_what_waits(tmp_path):
+def test_a_growing_cluster_is_given_waiting_cells(tmp_path):
     cells = make_cells(tmp_path, seeds="100")
-    pool = MadeUpPool()
-    arguments = {"cells": cells, "pool": pool, "view": Notes(), "max_retries": 0}
+    pool = ScriptedPool()
+    arguments = {"cells": cells, "pool": pool, "view": RecordedView(), "max_retries": 0}
     scheduler = Scheduler(may_grow=True, is_stopping=lambda: False, **arguments)
     scheduler._submit()
     assert len(pool.submitted) == 2 + schedule._AHEAD
 
 
-def test_a_cell_has_begun_when_it_prints(tmp_path):
+def test_a_cell_is_running_once_it_prints(tmp_path):
     (cell,) = make_cells(tmp_path)
     output = cell.config.folder / cells_module.OUTPUT
     output.parent.mkdir(parents=True)
     output.write_text("of an earlier process")
-    pool, notes = MadeUpPool(), Notes()
+    pool, notes = ScriptedPool(), RecordedView()
     scheduler = Scheduler(
         cells=[cell],
         pool=pool,
@@ -499,18 +508,18 @@ def test_a_cell_has_begun_when_it_prints(tmp_path):
         is_stopping=lambda: False,
     )
     scheduler._submit()
-    scheduler._look()
+    scheduler._update()
     assert scheduler.jobs[0].status is Status.QUEUED
     output.write_text("of an earlier process and this one")
-    scheduler._look()
+    scheduler._update()
     assert scheduler.jobs[0].status is Status.RUNNING
-    assert notes.lines == ["rainbow begun from 0 frames"]
+    assert notes.lines == ["rainbow started from 0 frames"]
 
 
-# What is shown.
+# The views.
 
 
-def made_up_jobs(tmp_path, running, failed, waiting):
+def example_jobs(tmp_path, running, failed, waiting):
     (cell,) = make_cells(tmp_path, "--frames=10000", games="MinAtar/SpaceInvaders-v1")
     state = cells_module.State(2_500, 2_000, False, 100.0, 12.34)
     counts = {Status.RUNNING: running, Status.FAILED: failed, Status.WAITING: waiting}
@@ -523,7 +532,7 @@ def made_up_jobs(tmp_path, running, failed, waiting):
 
 @pytest.mark.parametrize("counts", [(2, 0, 1), (30, 0, 0), (500, 90, 3_400)])
 def test_the_table_fits_the_screen(tmp_path, counts):
-    jobs = made_up_jobs(tmp_path, *counts)
+    jobs = example_jobs(tmp_path, *counts)
     screen = io.StringIO()
     table = LiveTable(Console(file=screen, width=80, height=24, force_terminal=True))
     for number in range(5):
@@ -532,41 +541,71 @@ def test_the_table_fits_the_screen(tmp_path, counts):
     lines = screen.getvalue().splitlines()
     assert len(lines) <= 23
     running, _, waiting = counts
-    assert f"{sum(counts):,} cells: 0 done, {running} running, {waiting:,} waiting" in lines[0]
+    assert f"{sum(counts):,} runs: 0 done, {running} running, {waiting:,} waiting" in lines[0]
     # 7,500 frames at 100 a second are 75 seconds.
     assert "2,500  25%       100   12.3       0:01" in lines[2]
     assert any("event 4" in line for line in lines)
     assert not any("event 0" in line for line in lines)
     rows = sum("0:01" in line for line in lines)
-    more = [line for line in lines if "more that run" in line]
-    assert more == ([] if rows == running else [f"and {running - rows} more that run"])
+    more = [line for line in lines if "more active" in line]
+    assert more == ([] if rows == running else [f"and {running - rows} more active"])
 
 
-def test_a_log_has_a_line_a_minute(tmp_path, capsys):
-    jobs = made_up_jobs(tmp_path, 1, 2, 3)
+def test_the_log_has_a_summary_per_minute(tmp_path, capsys):
+    jobs = example_jobs(tmp_path, 1, 2, 3)
     now = 0.0
     lines = PlainLines(clock=lambda: now)
     for now in (1.0, 59.0, 60.0, 61.0, 119.0, 121.0):  # noqa: B007
         lines.show(jobs)
-    line = "6 cells: 0 done, 1 running, 3 waiting, 2 failed.\n"
+    line = "6 runs: 0 done, 1 running, 3 waiting, 2 failed.\n"
     assert capsys.readouterr().out == 2 * line
+
+
+# Cells as tasks of Ray.
+
+
+def test_a_task_requests_what_its_cell_needs(tmp_path, monkeypatch):
+    monkeypatch.setattr(schedule, "train_cell", lambda cell: DONE)
+    ray = FakeRay()
+    pool = schedule.RayPool(ray)
+    assert pool.nodes() == [Resources(4, 0, 8e9)]
+    (cell,) = make_cells(tmp_path, games="qbert")
+    pool.submit(cell)
+    (options,) = ray.tasks
+    assert options == {
+        "num_cpus": 2,
+        "num_gpus": 0,
+        "memory": 8_579_000_000,
+        "name": "qbert/rainbow/seed_1",
+    }
+    # A cell gets a fresh process, and a lost one is the scheduler's to retry.
+    assert ray.function_options == {"max_retries": 0, "max_calls": 1}
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (TaskCancelledError("x"), Outcome(Ending.STOPPED, "stopped")),
+        (
+            WorkerCrashedError("The worker died.\nMany details."),
+            Outcome(Ending.LOST, "The worker died"),
+        ),
+        (WorkerCrashedError("Out of memory. Details."), Outcome(Ending.LOST, "Out of memory")),
+    ],
+)
+def test_outcome_of_a_task_that_ray_ended(error, outcome):
+    assert schedule.RayPool(FakeRay()).outcome(Ref(error=error)) == outcome
 
 
 # The command.
 
-NO_RAY = "import sys; sys.modules['ray'] = None; "
-RUN = "import runpy; runpy.run_module('rainbow_tf.sweep', run_name='__main__', alter_sys=True)"
 
-
-def run_sweep(*arguments, without_ray=False, **kwargs):
-    code = (NO_RAY if without_ray else "") + RUN
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        **kwargs,
-    )
+@pytest.fixture
+def run_sweep(run_command, tmp_path, monkeypatch):
+    """A function that runs the command in an empty folder; it has no Ray but what a test gives."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(cluster._LOOPBACK, "")  # restored after the test
+    return lambda *arguments: run_command("sweep", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -584,29 +623,30 @@ def run_sweep(*arguments, without_ray=False, **kwargs):
         (["qbert"], ["'qbert' is not a flag"]),
     ],
 )
-def test_bad_input_is_one_sentence(tmp_path, arguments, named):
-    result = run_sweep(*arguments, cwd=tmp_path)
-    assert result.returncode == 1
-    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
-    assert result.stderr.startswith("rainbow_tf: ")
+def test_invalid_input_is_one_sentence(run_sweep, tmp_path, arguments, named):
+    ended = run_sweep(*arguments)
+    assert ended.status == 1
+    assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
+    assert ended.stderr.startswith("rainbow_tf: ")
     for part in named:
-        assert part in result.stderr
-    assert not list(tmp_path.iterdir()), "a refused sweep leaves nothing behind"
+        assert part in ended.stderr
+    assert not list(tmp_path.iterdir()), "a rejected sweep writes nothing"
 
 
-def test_without_ray_it_says_what_to_install(tmp_path):
-    result = run_sweep(*TINY, without_ray=True, cwd=tmp_path)
-    assert result.returncode == 1
-    assert result.stderr == (
+def test_without_ray_the_error_says_what_to_install(run_sweep, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    ended = run_sweep(*TINY)
+    assert ended.status == 1
+    assert ended.stderr == (
         'rainbow_tf: A sweep needs Ray; install it with pip install "rainbow_tf[ray]", or from a '
         'clone with pip install -e ".[ray]".\n'
     )
     assert not list(tmp_path.iterdir())
 
 
-def test_a_ray_that_does_not_start_is_a_sentence(monkeypatch):
+def test_a_ray_that_does_not_start_is_one_sentence(monkeypatch):
     def init(**options):
-        raise Exception("The current node\ntimed out.")  # so says Ray on a machine that is busy
+        raise Exception("The current node\ntimed out.")  # as Ray says on a busy machine
 
     ray = SimpleNamespace(is_initialized=lambda: False, init=init)
     monkeypatch.setattr(cluster, "import_ray", lambda wanted_by: ray)
@@ -615,17 +655,97 @@ def test_a_ray_that_does_not_start_is_a_sentence(monkeypatch):
         cluster.connect(None, wanted_by="A sweep", object_bytes=0)
 
 
-def test_a_dry_run_needs_no_ray_and_writes_nothing(tmp_path):
-    arguments = [*TINY, "--presets=baselines/dqn", "--seeds=3", "--dry_run"]
-    result = run_sweep(*arguments, without_ray=True, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    said = result.stdout
-    assert "3 cells, 0 of them finished: 1 agent, 1 world, 3 seeds" in said
-    assert "1 CPU, 0 GPUs and 1.5 GB" in said
-    assert "Trying dqn on cartpole_v1" in said
-    assert "cell-hours" in said
-    assert "Disk: " in said
+def test_a_dry_run_needs_no_ray_and_writes_nothing(run_sweep, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    tf.config.run_functions_eagerly(True)  # the speed that it measures does not matter here
+    try:
+        ended = run_sweep(*TINY, "--presets=baselines/dqn", "--seeds=3", "--dry_run")
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert ended.status == 0, ended.stderr
+    assert "3 runs, 0 of them finished: 1 agent, 1 environment, 3 seeds" in ended.stdout
+    assert "1 CPU, 0 GPUs and 1.5 GB" in ended.stdout
+    assert "Measuring dqn on cartpole_v1" in ended.stdout
+    assert "run-hours" in ended.stdout
+    assert "Disk: " in ended.stdout
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def fake_training(monkeypatch):
+    """A function that has cells trained by `FakeRay` and a given function of a cell."""
+
+    def use(train_cell):
+        monkeypatch.setattr(schedule, "train_cell", train_cell)
+        monkeypatch.setattr(sweep, "connect", lambda *arguments, **options: FakeRay())
+
+    return use
+
+
+def finish(cell):
+    write_checkpoint(cell.config, cell.config.frames)
+    return DONE
+
+
+def test_a_sweep_trains_all_cells_and_names_the_next_command(run_sweep, fake_training):
+    fake_training(finish)
+    ended = run_sweep(*TINY)
+    assert ended.status == 0, ended.stderr
+    assert "cartpole_v1/rainbow/seed_1 done\n" in ended.stdout
+    assert "cartpole_v1/dqn/seed_1 done\n" in ended.stdout
+    assert "2 runs: 2 done, 0 running, 0 waiting, 0 failed." in ended.stdout
+    assert "python -m rainbow_tf.report --runs=runs --out=report/" in ended.stdout
+
+
+def test_a_killed_worker_is_retried(run_sweep, fake_training):
+    kills = iter([100, 200])
+
+    def train_cell(cell):
+        frames = next(kills, None)
+        if frames is None:
+            return finish(cell)
+        write_checkpoint(cell.config, frames)
+        raise WorkerCrashedError("The worker died unexpectedly.")
+
+    fake_training(train_cell)
+    ended = run_sweep(*TINY, "--presets=rainbow")
+    assert ended.status == 0, ended.stderr
+    died = "lost, resumes from 200 frames: The worker died unexpectedly"
+    assert f"cartpole_v1/rainbow/seed_1 {died}" in ended.stdout
+    assert "1 run: 1 done" in ended.stdout
+
+
+def test_a_failed_cell_is_reported_with_its_log(run_sweep, fake_training):
+    fake_training(lambda cell: BAD if cell.config.agent == "rainbow" else finish(cell))
+    ended = run_sweep(*TINY)
+    assert ended.status == 1
+    assert "2 runs: 1 done, 0 running, 0 waiting, 1 failed." in ended.stdout
+    assert "cartpole_v1/rainbow/seed_1 failed: It diverged." in ended.stdout
+    assert str(Path("runs/cartpole_v1/rainbow/seed_1/output.log").absolute()) in ended.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_sweep_says_how_to_resume_and_resumes(
+    run_sweep, fake_training, monkeypatch, number
+):
+    def interrupted(cell):
+        write_checkpoint(cell.config, 100)
+        if cell.config.seed == 1:
+            signal.raise_signal(number)
+        return Outcome(Ending.STOPPED, "stopped")
+
+    fake_training(interrupted)
+    monkeypatch.setattr(sys, "argv", ["sweep", *TINY])
+    ended = run_sweep(*TINY, "--presets=rainbow", "--seeds=3")
+    assert ended.status == 0, ended.stderr
+    assert "3 runs: 0 done, 0 running, 3 waiting, 0 failed." in ended.stdout
+    assert "python -m rainbow_tf.sweep --games=CartPole-v1" in ended.stdout
+    fake_training(finish)
+    ended = run_sweep(*TINY, "--presets=rainbow", "--seeds=3")
+    assert "3 runs: 3 done" in ended.stdout
+
+
+# Ray itself.
 
 
 def start_sweep(*arguments, **kwargs):
@@ -647,7 +767,7 @@ def wait_for(condition, process, seconds=180):
 
 
 def assert_whole(folder, frames):
-    """A finished run, every row of which is there once and in order."""
+    """The run is finished, and its CSV files have every row once and in order."""
     config = Config.from_json((folder / "config.json").read_text())
     checkpoint, problems = CheckpointStore(folder / CHECKPOINTS).newest_whole()
     assert problems == []
@@ -658,8 +778,8 @@ def assert_whole(folder, frames):
         assert rows == list(range(1, frames // period + 1)), name
 
 
-def reached_beyond_this_machine(process):
-    """Addresses but loopback on which the process and those that it started listen."""
+def public_addresses(process):
+    """Addresses other than loopback on which the process or its children listen."""
     addresses = []
     for member in (process, *process.children(recursive=True)):
         listening = [c for c in member.net_connections() if c.status == psutil.CONN_LISTEN]
@@ -669,38 +789,39 @@ def reached_beyond_this_machine(process):
     return [address for address in mapped if not address.is_loopback]
 
 
-def test_a_small_sweep_for_real(tmp_path):
-    process = start_sweep("--out=runs", cwd=tmp_path)
-    folders = [tmp_path / "runs" / "cartpole_v1" / agent / "seed_1" for agent in ("rainbow", "dqn")]
-    wait_for(lambda: any((folder / "config.json").exists() for folder in folders), process)
-    assert reached_beyond_this_machine(psutil.Process(process.pid)) == []
+@pytest.mark.xdist_group("ray")
+def test_a_sweep_of_one_cell_on_ray(tmp_path):
+    process = start_sweep("--presets=baselines/dqn", "--out=runs", cwd=tmp_path)
+    folder = tmp_path / "runs" / "cartpole_v1" / "dqn" / "seed_1"
+    wait_for(lambda: (folder / "config.json").exists(), process)
+    assert public_addresses(psutil.Process(process.pid)) == []
     stdout, stderr = process.communicate(timeout=300)
     assert process.returncode == 0, stdout + stderr
     assert "cartpole_v1/dqn/seed_1 done, last score" in stdout
-    assert "2 cells: 2 done, 0 running, 0 waiting, 0 failed." in stdout
+    assert "1 run: 1 done, 0 running, 0 waiting, 0 failed." in stdout
     assert "python -m rainbow_tf.report --runs=runs --out=report/" in stdout
     assert stderr == ""
-    for folder in folders:
-        assert_whole(folder, 600)
-        assert "Done after" in (folder / "output.log").read_text()
+    assert_whole(folder, 400)
+    assert "Resuming" not in (folder / "output.log").read_text()
 
 
 def workers(process):
-    """Processes that train a cell, by the names that Ray gives them."""
+    """Processes that train a cell, recognised by the names that Ray gives them."""
     children = psutil.Process(process.pid).children(recursive=True)
     return [child for child in children if "cartpole" in " ".join(child.cmdline())]
 
 
 def frames_saved(folder):
     checkpoint = CheckpointStore(folder / CHECKPOINTS).newest()
-    return 0 if checkpoint is None else checkpoint.state["frames"]
+    return 0 if checkpoint is None else checkpoint.frames
 
 
 LONG = ["--frames=4000", "--presets=rainbow", "--seeds=2"]
 
 
 @pytest.mark.slow
-def test_killed_workers_and_a_killed_driver_lose_nothing(tmp_path):
+@pytest.mark.xdist_group("ray")
+def test_killed_workers_and_a_killed_driver_lose_nothing_on_ray(tmp_path):
     folders = [tmp_path / "cartpole_v1" / "rainbow" / f"seed_{seed}" for seed in (1, 2)]
     process = start_sweep(*LONG, f"--out={tmp_path}")
     wait_for(lambda: min(map(frames_saved, folders)) > 300, process)
@@ -710,7 +831,7 @@ def test_killed_workers_and_a_killed_driver_lose_nothing(tmp_path):
         lambda: all(f.joinpath("output.log").read_text().count("Process") > 1 for f in folders),
         process,
     )
-    wait_for(lambda: "Going on" in folders[0].joinpath("output.log").read_text(), process)
+    wait_for(lambda: "Resuming" in folders[0].joinpath("output.log").read_text(), process)
     orphans = workers(process)
     process.kill()
     process.communicate()
@@ -724,15 +845,16 @@ def test_killed_workers_and_a_killed_driver_lose_nothing(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("ray")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_sweep_saves_and_goes_on(tmp_path, number):
+def test_a_stopped_sweep_saves_and_resumes_on_ray(tmp_path, number):
     folders = [tmp_path / "cartpole_v1" / "rainbow" / f"seed_{seed}" for seed in (1, 2)]
     process = start_sweep(*LONG, f"--out={tmp_path}", "--checkpoint_period_frames=100_000")
     wait_for(lambda: all((folder / "eval.csv").exists() for folder in folders), process)
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 0, stdout + stderr
-    assert "2 cells: 0 done, 0 running, 2 waiting, 0 failed." in stdout
+    assert "2 runs: 0 done, 0 running, 2 waiting, 0 failed." in stdout
     assert "python -m rainbow_tf.sweep --games=CartPole-v1" in stdout
     assert min(map(frames_saved, folders)) > 0, "a stop writes a checkpoint"
     process = start_sweep(*LONG, f"--out={tmp_path}")
@@ -744,11 +866,12 @@ def test_a_stopped_sweep_saves_and_goes_on(tmp_path, number):
 
 
 @pytest.mark.slow
-def test_one_that_fails_does_not_stop_the_others(tmp_path):
+@pytest.mark.xdist_group("ray")
+def test_cells_that_fail_are_reported_on_ray(tmp_path):
     folder = tmp_path / "cartpole_v1"
     process = start_sweep(f"--out={tmp_path}", "--network=nature", "--games=CartPole-v1")
     stdout, stderr = process.communicate(timeout=300)
     assert process.returncode == 1
-    assert "2 cells: 0 done, 0 running, 0 waiting, 2 failed." in stdout, stderr
+    assert "2 runs: 0 done, 0 running, 0 waiting, 2 failed." in stdout, stderr
     assert "--network=nature" in stdout
     assert str(folder / "dqn_nature" / "seed_1" / "output.log") in stdout

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from rainbow_tf.config import Config
 from rainbow_tf.evaluation.episodes import (
-    JudgedEpisode,
-    JudgedGames,
+    EvaluatedEpisode,
+    EvaluationGames,
     discounted_returns,
     outside_support,
     play_budget,
@@ -73,7 +73,7 @@ class ScriptedActor:
 
 
 def games(*lanes, config=CONFIG):
-    return JudgedGames(ScriptedActor(), ScriptedWorld(*lanes), config=config)
+    return EvaluationGames(ScriptedActor(), ScriptedWorld(*lanes), config=config)
 
 
 def first(*steps, config=CONFIG):
@@ -85,13 +85,13 @@ def first(*steps, config=CONFIG):
 def test_a_game_by_hand():
     # Clipped 1, -1, 0.5; returns from the back 0.5, -1 + 0.25, 1 - 0.375; one is below -0.7.
     episode = first((3, ""), (-2, ""), (0.5, "over"))
-    assert episode == JudgedEpisode(1.5, 3, 2.0, pytest.approx(0.125), pytest.approx(1 / 3))
+    assert episode == EvaluatedEpisode(1.5, 3, 2.0, pytest.approx(0.125), pytest.approx(1 / 3))
 
 
 def test_a_cut_game_takes_the_value_of_its_last_observation():
     # The last observation is worth 3: returns 1 + 1.5 and 1 + 1.25; the former is within 2.6.
     episode = first((1, ""), (1, "cut"))
-    assert episode == JudgedEpisode(2.0, 2, 1.5, pytest.approx((2.5 + 2.25) / 2), 0.0)
+    assert episode == EvaluatedEpisode(2.0, 2, 1.5, pytest.approx((2.5 + 2.25) / 2), 0.0)
     # Without the cut the last value is nothing: 1 and 1.5.
     assert first((1, ""), (1, "over")).return_mean == pytest.approx(1.25)
 
@@ -99,7 +99,7 @@ def test_a_cut_game_takes_the_value_of_its_last_observation():
 def test_a_lost_life_cuts_returns_and_not_the_game():
     # 0.5 from the first life, 0 + 0.5 and 1 from the second.
     episode = first((0.5, "life"), (0, ""), (1, "over"))
-    assert episode == JudgedEpisode(1.5, 3, 2.0, pytest.approx(2 / 3), 0.0)
+    assert episode == EvaluatedEpisode(1.5, 3, 2.0, pytest.approx(2 / 3), 0.0)
 
 
 def test_rewards_are_clipped_only_where_learning_clips_them():

@@ -4,12 +4,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from model_server import ModelServer
+from small_agents import CARTPOLE, QBERT, make_agent
+
+from rainbow_tf.export.saved_model import Training, export_policy
 
 ATOMS = np.linspace(-1, 1, 3, dtype=np.float32)
 
 
-class StandIn(tf.Module):
-    """A policy of one matrix, with the signatures of an exported model."""
+class LinearPolicy(tf.Module):
+    """A policy with one weight matrix and the signatures of an exported model."""
 
     def __init__(self, *, game, observations, weights, preprocessing, actions):
         super().__init__()
@@ -28,7 +31,7 @@ class StandIn(tf.Module):
         }
 
     def _q_values(self, observations):
-        # A server feeds the graph whatever it is sent: shapes are checked here or nowhere.
+        # A server does not check shapes before it runs the graph.
         observations = tf.ensure_shape(observations, self._spec.shape)
         flat = tf.reshape(tf.cast(observations, tf.float32), [tf.shape(observations)[0], -1])
         return tf.matmul(flat, self._weights)  # [B, A]
@@ -65,9 +68,9 @@ class StandIn(tf.Module):
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory):
-    """Folders of versions by name: CartPoles that balance and wobble, a Q*bert, a MinAtar."""
+    """Model folders by name: CartPole policies that balance and that wobble, Q*bert, MinAtar."""
     folder = tmp_path_factory.mktemp("models")
-    # Towards the side to which the pole leans and falls; by its lean alone, it soon falls.
+    # Pushing by angle plus angular velocity balances the pole; by angle alone it soon falls.
     balance, wobble = np.zeros((2, 4, 2), np.float32)
     balance[2:, 1] = 1.0
     wobble[2, 1] = 1.0
@@ -76,7 +79,7 @@ def models(tmp_path_factory):
         ("cartpole_v1/10", balance),
         ("wobbly/1", wobble),
     ):
-        StandIn(
+        LinearPolicy(
             game="CartPole-v1",
             observations=np.zeros(4, np.float32),
             weights=weights,
@@ -84,14 +87,14 @@ def models(tmp_path_factory):
             actions=["0", "1"],
         ).save(folder / path)
     rng = np.random.default_rng(1)
-    StandIn(
+    LinearPolicy(
         game="qbert",
         observations=np.zeros((84, 84, 4), np.uint8),
         weights=rng.normal(size=(84 * 84 * 4, 6)).astype(np.float32),
         preprocessing={"frame_stack": 4, "action_repeat": 4},
         actions=["NOOP", "FIRE", "UP", "RIGHT", "LEFT", "DOWN"],
     ).save(folder / "qbert" / "1")
-    StandIn(
+    LinearPolicy(
         game="MinAtar/Breakout-v1",
         observations=np.zeros((10, 10, 4), np.bool_),
         weights=rng.normal(size=(400, 6)).astype(np.float32),
@@ -110,7 +113,7 @@ def shared_server(models):
 
 @pytest.fixture
 def server(shared_server):
-    """A server of all models, without faults."""
+    """A server of all models, with no faults set."""
     shared_server.faults.clear()
     shared_server.requests = 0
     return shared_server
@@ -118,7 +121,39 @@ def server(shared_server):
 
 @pytest.fixture(scope="session")
 def batching_server(models):
-    """As a server with --enable_batching, which splits every output by its first dimension."""
+    """A server with --enable_batching, which splits every output along its first dimension."""
     server = ModelServer(models, batching=True)
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def cartpole():
+    """A CartPole network and the other arguments of export_policy."""
+    network, spec, _ = make_agent(CARTPOLE)
+    return network, {"config": CARTPOLE, "spec": spec, "training": Training()}
+
+
+@pytest.fixture(scope="session")
+def cartpole_model(cartpole, tmp_path_factory):
+    """The folder of an exported CartPole policy with one version; not to be changed."""
+    network, settings = cartpole
+    folder = tmp_path_factory.mktemp("exported") / "cartpole_v1"
+    export_policy(network, output_dir=folder, **settings)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def qbert():
+    """A small Q*bert network, its spec and stacks of frames."""
+    return make_agent(QBERT)
+
+
+@pytest.fixture(scope="session")
+def qbert_model(qbert, tmp_path_factory):
+    """The folder of an exported Q*bert policy with one version; not to be changed."""
+    network, spec, _ = qbert
+    training = Training(1_000, 12.5, "no-op starts")
+    folder = tmp_path_factory.mktemp("exported") / "qbert"
+    export_policy(network, config=QBERT, spec=spec, training=training, output_dir=folder)
+    return folder

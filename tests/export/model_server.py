@@ -1,7 +1,7 @@
-"""A stand-in for tensorflow_model_server: its gRPC and REST interfaces, its error codes.
+"""A fake tensorflow_model_server with its gRPC and REST interfaces and its error codes.
 
-The graph runs through the v1 session loader, as TensorFlow Serving's own loader runs it: with no
-Python of ours.
+It loads models with the v1 session loader, as TensorFlow Serving does, without Python code of
+this package.
 """
 
 import http.server
@@ -76,7 +76,7 @@ class Servable:
         return dict(zip(sorted(signature.outputs), outputs, strict=True))
 
     def _callable(self, signature):
-        """The C++ session itself: Session.run would check shapes and convert types before it."""
+        """Calls the C++ session directly; Session.run would check shapes and convert types."""
         options = config_pb2.CallableOptions(
             feed=[signature.inputs[name].name for name in sorted(signature.inputs)],
             fetch=[signature.outputs[name].name for name in sorted(signature.outputs)],
@@ -92,7 +92,7 @@ def invalid(message):
 
 
 def to_array(proto, name):
-    """The array of a tensor proto; its size is looked at first, for a shape may lie."""
+    """The array of a tensor proto; the size is checked first, since any shape can be sent."""
     sizes = [dim.size for dim in proto.tensor_shape.dim]
     if proto.tensor_shape.unknown_rank or min(sizes, default=0) < 0:
         raise invalid(f"Tensor {name} has no valid shape")
@@ -108,7 +108,7 @@ class ModelServer(
     prediction_service_pb2_grpc.PredictionServiceServicer,
     model_service_pb2_grpc.ModelServiceServicer,
 ):
-    """Serves folders of versions by name; `faults` are raised first, one for each request."""
+    """Serves model folders by name; each request first raises (or calls) the next of `faults`."""
 
     def __init__(self, models, *, batching=False, port=0, rest_port=0):
         self._servables = {
@@ -228,7 +228,7 @@ class _RestHandler(http.server.BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(data)
         except OSError:
-            pass  # the client has left
+            pass  # the client disconnected
 
     def _match(self, ending):
         match = re.fullmatch(r"/v1/models/([^/:]+)(?:/versions/(\d{1,9}))?" + ending, self.path)
@@ -289,7 +289,7 @@ def _to_json(value):
 
 
 def _from_json(value, info):
-    """A tensor proto; every number must be of the signature's type, as JSON has types too."""
+    """A tensor proto; every JSON value must have the type that the signature declares."""
     dtype = np.dtype(tf.dtypes.as_dtype(info.dtype).as_numpy_dtype)
     kinds = {"f": (int, float), "u": (int,), "i": (int,), "b": (bool,)}[dtype.kind]
     leaves = [value]

@@ -75,8 +75,8 @@ def test_transports_agree(server, models, transport, model, batch):
     served.close()
 
 
-def test_actions_are_those_that_were_worked_out(policy):
-    # The pole leans and falls: right, left; leans right but falls left faster: left.
+def test_actions_and_values_by_hand(policy):
+    # It pushes to the side of angle plus angular velocity: right, left, left.
     states = np.array([[0, 0, 0.1, 0.1], [9, 9, -0.1, 0.05], [0, 0, 0.1, -0.2]], np.float32)
     answer = policy.predict({"observations": states})
     np.testing.assert_array_equal(answer["actions"], [1, 0, 0])
@@ -96,6 +96,13 @@ def test_metadata(server, batching_server, models, transport, batching):
         assert answer[key].dtype == value.dtype
         np.testing.assert_array_equal(answer[key], value)
     assert answer["game"].tolist() == [b"qbert", b"qbert"]
+
+
+def test_versions_start_at_zero(tmp_path):
+    for name in ("0", "latest"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "saved_model.pb").touch()
+    assert client.newest_version(tmp_path) == tmp_path / "0"
 
 
 def test_the_newest_version_by_number_is_played(models):
@@ -121,7 +128,7 @@ def test_the_newest_version_by_number_is_played(models):
         ({**RISK, "alpha": RISK["alpha"][:2]}, "risk", ["3 'observations'", "2 'alpha'"]),
     ],
 )
-def test_what_does_not_fit_is_one_sentence_and_is_not_sent(policy, server, inputs, signature, said):
+def test_bad_inputs_are_one_sentence_and_are_not_sent(policy, server, inputs, signature, said):
     with pytest.raises(ServingError) as error:
         policy.predict(inputs, signature)
     assert_one_sentence(error)
@@ -161,7 +168,7 @@ def test_unknown_host():
         ("INTERNAL", "failed .*the moon.*log"),
     ],
 )
-def test_what_a_server_refuses_is_not_tried_again(server, transport, code, said):
+def test_refused_requests_are_not_retried(server, transport, code, said):
     policy = connect(transport, server, retries=3)
     policy.signature()
     server.faults.append(StatusError(getattr(grpc.StatusCode, code), "the moon\nis full"))
@@ -178,7 +185,7 @@ def test_retries_until_a_server_is_available(server, transport):
     assert server.requests == 3
 
 
-def test_retries_end(server, transport):
+def test_retries_are_limited(server, transport):
     policy = connect(transport, server, retries=1)
     server.faults += [StatusError(UNAVAILABLE, "loading")] * 2
     with pytest.raises(ServingError, match=r"No server answers .*loading") as error:
@@ -187,7 +194,7 @@ def test_retries_end(server, transport):
     assert server.requests == 2
 
 
-def test_waits_double_and_differ(monkeypatch):
+def test_waits_double_with_jitter(monkeypatch):
     waits = []
     monkeypatch.setattr(client.time, "sleep", waits.append)
 
@@ -235,7 +242,7 @@ def test_deadline(server, transport):
     assert server.requests == 1
 
 
-def test_the_other_port_is_told(server):
+def test_exchanged_ports_are_reported(server):
     rest = RestPolicy(f"http://{server.address}", model="qbert", timeout=5, retries=0)
     grpc_policy = GrpcPolicy(
         server.url.removeprefix("http://"), model="qbert", timeout=5, retries=0
@@ -247,7 +254,7 @@ def test_the_other_port_is_told(server):
 
 
 @pytest.mark.parametrize("body", [b"<html>Hello</html>", b"{}", b"[1]", b'{"metadata": 3}'])
-def test_another_web_server_is_told(body):
+def test_another_web_server_is_reported(body):
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             self.send_response(200)

@@ -1,4 +1,4 @@
-"""A thousand requests that make no sense: nothing but errors, and the server stays up."""
+"""A thousand malformed requests: each gets an error, and the server stays up."""
 
 import json
 import urllib.error
@@ -8,14 +8,10 @@ import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
-from model_server import ModelServer, StatusError
+from model_server import Servable, StatusError
 from tensorflow_serving.apis import predict_pb2
 
-from rainbow_tf.agent.networks import make_network
-from rainbow_tf.config import Config
-from rainbow_tf.environments.base import make_world
 from rainbow_tf.export.client import GrpcPolicy, RestPolicy
-from rainbow_tf.export.saved_model import Training, export_policy
 
 GOOD = {"observations": np.ones((2, 4), np.float32)}
 DTYPES = [np.float64, np.int32, np.uint8, np.int64, np.bool_, np.complex64, np.float16]
@@ -33,7 +29,7 @@ def good_request():
 
 
 def random_shape(rng):
-    if rng.random() < 0.5:  # as many numbers as there should be, in another order
+    if rng.random() < 0.5:  # the right count of numbers in another shape
         return [(2, 2, 2), (2, 1, 4), (4, 2), (8,)][rng.integers(4)]
     while True:
         shape = tuple(rng.integers(0, 6, size=rng.integers(0, 5)))
@@ -64,7 +60,7 @@ def malformed_grpc(rng):
         request.ClearField("inputs")
     elif kind == 8:
         request.model_spec.version.value = int(rng.integers(11, 2**62))
-    elif kind == 9:  # as large as can be said, with no content
+    elif kind == 9:  # a huge size without content
         tensor.ClearField("tensor_content")
         tensor.tensor_shape.dim[rng.integers(2)].size = int(rng.integers(2**40, 2**62))
     elif kind == 10:
@@ -106,7 +102,7 @@ def malformed_rest(rng):
 
 @pytest.fixture
 def stays_up(server):
-    """Asks as one should before and after."""
+    """Checks before and after the test that good requests are answered alike."""
     asked = [
         GrpcPolicy(server.address, model="cartpole_v1", timeout=20, retries=0),
         RestPolicy(server.url, model="cartpole_v1", timeout=20, retries=0),
@@ -120,7 +116,7 @@ def stays_up(server):
 
 @pytest.mark.usefixtures("stays_up")
 def test_malformed_grpc_requests(server, caplog):
-    caplog.set_level("CRITICAL")  # gRPC logs what it cannot decode
+    caplog.set_level("CRITICAL")  # gRPC logs bytes that it cannot decode
     rng = np.random.default_rng(1)
     codes = set()
     with grpc.insecure_channel(server.address) as channel:
@@ -130,7 +126,7 @@ def test_malformed_grpc_requests(server, caplog):
             with pytest.raises(grpc.RpcError) as error:
                 ask(request, timeout=20)
             codes.add(error.value.code())
-    codes -= {grpc.StatusCode.INTERNAL}  # bytes that are no message
+    codes -= {grpc.StatusCode.INTERNAL}  # for bytes that are not a message
     assert codes == {
         grpc.StatusCode.INVALID_ARGUMENT,
         grpc.StatusCode.NOT_FOUND,
@@ -152,22 +148,9 @@ def test_malformed_rest_requests(server):
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    """A server of a real export."""
-    folder = tmp_path_factory.mktemp("exported")
-    config = Config(environment="CartPole-v1")
-    world = make_world(config, num_envs=1, seed=1, training=False)
-    world.close()
-    export_policy(
-        make_network(config, world.spec, seed=1, name="online"),
-        config=config,
-        spec=world.spec,
-        training=Training(),
-        output_dir=folder,
-    )
-    server = ModelServer({"policy": folder})
-    yield server
-    server.stop()
+def exported(cartpole_model):
+    """One version of an exported model, without a server."""
+    return Servable(cartpole_model / "1", batching=False)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +158,7 @@ def exported(tmp_path_factory):
     [
         ("serving_default", {"observations": (2, 4)}, None),
         ("risk", {"observations": (2, 4), "alpha": (2,)}, None),
-        # As many numbers as there should be: only the graph itself can tell.
+        # The right count of numbers in another shape: only the graph can find out.
         ("serving_default", {"observations": (2, 2, 2)}, "Shape of tensor"),
         ("serving_default", {"observations": (4, 2)}, "Shape of tensor"),
         ("serving_default", {"observations": (8,)}, "Shape of tensor"),
@@ -186,17 +169,14 @@ def exported(tmp_path_factory):
         ("metadata", {"query": (0,)}, "The batch is empty"),
     ],
 )
-def test_an_exported_model_answers_only_what_its_signature_says(exported, signature, shapes, said):
-    dtypes = {"query": np.int32}
-    request = predict_pb2.PredictRequest()
-    request.model_spec.name = "policy"
-    request.model_spec.signature_name = signature
-    for name, shape in shapes.items():
-        value = np.ones(shape, dtypes.get(name, np.float32))
-        request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
+def test_an_export_refuses_what_does_not_fit_its_signature(exported, signature, shapes, said):
+    inputs = {
+        name: tf.make_tensor_proto(np.ones(shape, np.int32 if name == "query" else np.float32))
+        for name, shape in shapes.items()
+    }
     if said is None:
-        assert exported.predict(request).outputs["actions"].tensor_shape.dim[0].size == 2
+        assert exported.run(signature, inputs)["actions"].shape == (2,)
     else:
         with pytest.raises(StatusError, match=said) as caught:
-            exported.predict(request)
+            exported.run(signature, inputs)
         assert caught.value.code == grpc.StatusCode.INVALID_ARGUMENT

@@ -1,4 +1,4 @@
-"""The real server, wherever one is found: tensorflow_model_server, or the official image."""
+"""A real server, where one is installed: tensorflow_model_server or the official image."""
 
 import importlib.resources
 import shutil
@@ -20,7 +20,7 @@ BINARY = "tensorflow_model_server"
 
 
 def engine_with_image():
-    """A container engine that has the image, or why there is none."""
+    """A container engine that has the image, or None and the reason."""
     reasons = []
     for engine in ("docker", "podman"):
         if shutil.which(engine) is None:
@@ -34,7 +34,7 @@ def engine_with_image():
             continue
         if result.returncode == 0:
             return engine, ""
-        lines = result.stderr.strip().splitlines() or ["no word"]
+        lines = result.stderr.strip().splitlines() or ["no message"]
         reasons.append(f"{engine} shows no image {IMAGE} ({lines[-1]})")
     return None, ", ".join(reasons)
 
@@ -47,7 +47,7 @@ def free_port():
 
 @pytest.fixture(scope="module")
 def real_server(models, tmp_path_factory):
-    """Ports of a real server of all models, with the settings in export/serving."""
+    """Ports of a real server of all models with the settings in export/serving."""
     engine, reason = (None, "") if shutil.which(BINARY) else engine_with_image()
     if engine is None and shutil.which(BINARY) is None:
         pytest.skip(f"no real server: no {BINARY} on PATH, {reason}")
@@ -99,7 +99,7 @@ def real_server(models, tmp_path_factory):
 
 
 @pytest.mark.parametrize("model", ["cartpole_v1", "qbert", "minatar_breakout_v1"])
-def test_answers_are_those_in_process(real_server, models, model):
+def test_answers_equal_those_in_process(real_server, models, model):
     grpc_port, rest_port = real_server
     local = SavedModelPolicy(models[model])
     spec = local.signature().inputs["observations"]
@@ -115,7 +115,7 @@ def test_answers_are_those_in_process(real_server, models, model):
             np.testing.assert_allclose(answer[key], value, rtol=1e-5, atol=1e-5)
 
 
-def test_missing_model_is_told(real_server):
+def test_missing_model_is_reported(real_server):
     grpc_port, rest_port = real_server
     for policy in (
         GrpcPolicy(f"localhost:{grpc_port}", model="pong", timeout=20, retries=0),
@@ -136,7 +136,7 @@ def test_malformed_requests_are_refused(real_server):
                 ask(malformed_grpc(rng), timeout=20)
 
 
-def test_prometheus_reads_figures(real_server):
+def test_prometheus_metrics(real_server):
     url = f"http://localhost:{real_server[1]}/monitoring/prometheus/metrics"
     with urllib.request.urlopen(url, timeout=20) as response:
         assert b"tensorflow" in response.read()

@@ -1,4 +1,4 @@
-"""The files in export/serving: what the server would read of them."""
+"""The files in export/serving, parsed as the server parses them."""
 
 import importlib.resources
 import re
@@ -16,8 +16,8 @@ def read(name):
     return (FOLDER / name).read_text()
 
 
-# What tensorflow-serving-api leaves out: monitoring_config.proto and session_bundle_config.proto
-# of TensorFlow Serving, field by field.
+# Fields of TensorFlow Serving's monitoring_config.proto and session_bundle_config.proto, which
+# are missing in tensorflow-serving-api.
 NUMBER = ".google.protobuf.Int64Value"
 MESSAGES = {
     "PrometheusConfig": {"enable": FIELD.TYPE_BOOL, "path": FIELD.TYPE_STRING},
@@ -69,7 +69,7 @@ def test_batching_config(messages):
     config = text_format.Parse(read("batching.config"), messages["BatchingParameters"])
     sizes = list(config.allowed_batch_sizes)
     assert sizes == sorted(sizes)
-    assert sizes[-1] == config.max_batch_size.value, "or the server does not start"
+    assert sizes[-1] == config.max_batch_size.value, "otherwise the server does not start"
     assert config.num_batch_threads.value > 0
 
 

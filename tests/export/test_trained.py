@@ -1,4 +1,4 @@
-"""From training to playing: what the agent scores is what its export scores."""
+"""Training, export and play: the export scores what the agent scored."""
 
 import csv
 import json
@@ -17,6 +17,8 @@ def run(*arguments):
     return result.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.learning
 def test_a_trained_policy_is_exported_and_scores_what_the_agent_scored(tmp_path):
     models = tmp_path / "models"
     run(
@@ -33,9 +35,9 @@ def test_a_trained_policy_is_exported_and_scores_what_the_agent_scored(tmp_path)
         assert best["score_mean"] == pytest.approx(
             max(float(row["score_mean"]) for row in csv.DictReader(file)), rel=1e-5
         )
-    assert best["score_mean"] > 60, "random play gives 22: nothing was learnt"
+    assert best["score_mean"] > 60, "random play scores 22: nothing was learnt"
     assert "would be served" in run("rainbow_tf.export.check", str(models))
     played = run("rainbow_tf.export.play", f"--model_dir={models}", "--episodes=30")
     score = float(re.search(r"mean score ([\d.]+)", played)[1])
-    # The same deterministic policy from other starts: the means differ by chance alone.
+    # The same deterministic policy from other starts: the means differ only by chance.
     assert score == pytest.approx(best["score_mean"], rel=0.25)

@@ -1,4 +1,4 @@
-"""The frame ring: stacks put together from single frames."""
+"""The frame rings: stacks assembled from single frames."""
 
 import sys
 
@@ -47,7 +47,7 @@ def test_frames_before_the_episode_are_zeros(ring_of):
     assert stacks.tolist() == [[0, 0, 104], [0, 103, 104], [102, 103, 104]]
 
 
-def test_a_stack_crosses_the_seam_of_its_own_lane_only(ring_of):
+def test_stack_wraps_around_within_its_lane(ring_of):
     # After 8 writes in 5 slots: slots 0, 1, 2 hold times 5, 6, 7 and slots 3, 4 hold 3, 4.
     ring = ring_of(num_lanes=3, length=5, stack=3, written=8)
     stacks = gather(ring, [0, 5, 11, 12], [2, 2, 2, 2], stack=3)
@@ -63,13 +63,13 @@ def test_frames_of_any_shape(ring_of, frame_shape):
     np.testing.assert_array_equal(stacks, np.broadcast_to(expected, stacks.shape))
 
 
-def test_a_stack_of_one(ring_of):
+def test_stack_of_one(ring_of):
     ring = ring_of(num_lanes=2, length=3, stack=1, written=4)
     assert gather(ring, [0, 4], [0, 0], stack=1).tolist() == [[103], [201]]
 
 
 @pytest.mark.parametrize("frame_shape", [(), (2, 3)])
-def test_frames_go_out_and_in_again(ring_of, frame_shape):
+def test_get_and_set(ring_of, frame_shape):
     ring = ring_of(num_lanes=2, length=4, stack=1, frame_shape=frame_shape, written=4)
     slots = np.array([6, 1])
     frames = ring.get(slots)
@@ -80,13 +80,13 @@ def test_frames_go_out_and_in_again(ring_of, frame_shape):
     np.testing.assert_array_equal(other.get(slots), frames)
 
 
-def test_zeros_are_written_to_the_stack_not_to_the_ring(ring_of):
+def test_gather_does_not_change_the_ring(ring_of):
     ring = ring_of(num_lanes=1, length=4, stack=2, written=4)
     gather(ring, [2], [0], stack=2)
     assert gather(ring, [2], [1], stack=2).tolist() == [[101, 102]]
 
 
-def test_compressed_frames_of_a_game_take_a_quarter():
+def test_compressed_frames_need_a_quarter_of_the_memory():
     world = make_world(Config(game="qbert"), num_envs=1, seed=1, training=True)
     ring = Lz4FrameRing(
         num_lanes=1, length=400, frame_shape=(84, 84), frame_dtype=np.dtype(np.uint8), stack=1

@@ -1,4 +1,4 @@
-"""The replay against a second, plain one that keeps every episode whole, and by hand."""
+"""The replay against a simple reference that keeps whole episodes, and literal examples."""
 
 import statistics
 import time
@@ -55,7 +55,7 @@ def make_replay(
 
 
 def sampleable(replay: Replay) -> list[int]:
-    """Slots that can be drawn now."""
+    """Slots that can be sampled now."""
     slots = np.flatnonzero(replay._tree.leaves()).tolist()
     assert replay.num_sampleable == len(slots)
     return slots
@@ -69,11 +69,11 @@ def read(replay: Replay, slots: list[int]) -> Batch:
     return Batch(*(field[: len(slots)] for field in batch))
 
 
-# --- The plain replay ---
+# --- The reference ---
 
 
 class Step(NamedTuple):
-    """What one lane is told at one moment."""
+    """One call of `add` for one lane."""
 
     frame: np.ndarray
     action: int
@@ -84,11 +84,11 @@ class Step(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """A transition as it must come out, and the times between which it can be drawn."""
+    """An expected transition, and the times between which it can be sampled."""
 
     lane: int
     start: int  # time of the first observation
-    oldest: int  # time of the oldest frame that it needs
+    oldest: int  # time of its oldest frame
     closes: int  # time of the last observation
     observation_tm1: np.ndarray
     action_tm1: int
@@ -96,16 +96,16 @@ class Expected(NamedTuple):
     discount_t: float
     observation_t: np.ndarray
 
-    def is_drawable(self, now: int, length: int) -> bool:
-        """Whether `now` written frames complete it, and a lane of `length` still holds it."""
+    def is_sampleable(self, now: int, length: int) -> bool:
+        """Whether `now` written frames complete it and a ring of `length` still holds it."""
         return self.closes < now and self.oldest >= now - length
 
     def slot(self, length: int) -> int:
         return self.lane * length + self.start % length
 
 
-def plain_transitions(lane: int, steps: list[Step], n_step: int, stack: int) -> list[Expected]:
-    """Every transition of a lane's whole life, episode by episode."""
+def reference_transitions(lane: int, steps: list[Step], n_step: int, stack: int) -> list[Expected]:
+    """All transitions of a lane, episode by episode."""
     episodes: list[list[Step]] = []
     for step in steps:
         if step.is_first:
@@ -153,17 +153,17 @@ def assert_equals(batch: Batch, expected: list[Expected]) -> None:
     for name in ("reward_t", "discount_t"):
         values = [getattr(one, name) for one in expected]
         np.testing.assert_allclose(getattr(batch, name), values, rtol=1e-5, atol=1e-5, err_msg=name)
-    # What a terminal cuts is cut wholly.
+    # A terminal gives a discount of exactly 0.
     np.testing.assert_array_equal(batch.discount_t == 0, [one.discount_t == 0 for one in expected])
 
 
-# --- Any life of the lanes ---
+# --- Any sequence of steps ---
 
 
 class Case(NamedTuple):
     num_lanes: int
     length: int
-    spare: int  # capacity that does not divide among the lanes
+    spare: int  # slots that cannot be divided among the lanes
     n_step: int
     stack: int
     endings: list[bytes]  # per lane, one byte per moment
@@ -171,7 +171,7 @@ class Case(NamedTuple):
     seed: int
 
     def script(self) -> list[list[Step]]:
-        """The lanes' steps: every frame, reward and discount is another number."""
+        """The lanes' steps; every frame, reward and discount is unique."""
         rng = np.random.default_rng(self.seed)
         lanes = []
         for lane, endings in enumerate(self.endings):
@@ -186,7 +186,7 @@ class Case(NamedTuple):
                     Step(
                         frame=np.array([number, -number], np.int32),
                         action=int(rng.integers(1_000_000)),
-                        # What a first frame carries beside itself must never be seen.
+                        # Action and reward of a first frame must never be seen.
                         reward=rng.normal() * (1e6 if is_first else 1),
                         discount=0.0 if life_lost or terminal else rng.uniform(0.5, 1),
                         episode_over=over,
@@ -209,12 +209,12 @@ class Case(NamedTuple):
         )
 
     def play(self, replay: Replay) -> Iterator[dict[int, Expected]]:
-        """Adds moment by moment; gives what must be drawable after each, by slot."""
+        """Adds step by step; yields the transitions to be sampleable after each, by slot."""
         lanes = self.script()
         transitions = [
             one
             for lane, steps in enumerate(lanes)
-            for one in plain_transitions(lane, steps, self.n_step, self.stack)
+            for one in reference_transitions(lane, steps, self.n_step, self.stack)
         ]
         for moment, steps in enumerate(zip(*lanes, strict=True)):
             frame, action, reward, discount, over, first = map(np.array, zip(*steps, strict=True))
@@ -229,7 +229,7 @@ class Case(NamedTuple):
             yield {
                 one.slot(self.length): one
                 for one in transitions
-                if one.is_drawable(moment + 1, self.length)
+                if one.is_sampleable(moment + 1, self.length)
             }
 
 
@@ -251,7 +251,7 @@ def cases(draw) -> Case:
         n_step=n_step,
         stack=stack,
         endings=[draw(endings) for _ in range(num_lanes)],
-        # From an ending at three of four steps to episodes longer than the ring.
+        # From endings at three of four steps to episodes longer than the ring.
         rarity=draw(st.sampled_from([4, 7, 15, 60])),
         seed=draw(st.integers(0, 2**32 - 1)),
     )
@@ -259,7 +259,7 @@ def cases(draw) -> Case:
 
 @settings(max_examples=300, deadline=None)
 @given(case=cases())
-def test_every_transition_of_any_life_equals_the_plain_replay(case):
+def test_transitions_equal_the_reference(case):
     replay = case.replay()
     for expected in case.play(replay):
         assert sampleable(replay) == sorted(expected)
@@ -274,26 +274,26 @@ def test_every_transition_of_any_life_equals_the_plain_replay(case):
     beta=st.sampled_from([0.0, 0.4, 1.0]),
     delay=st.integers(0, 25),
 )
-def test_priorities_and_weights_of_any_life(case, priority_exponent, beta, delay):
+def test_priorities_and_weights_equal_the_reference(case, priority_exponent, beta, delay):
     replay = case.replay(batch_size=5, priority_exponent=priority_exponent)
     rng = np.random.default_rng(case.seed)
     largest = 1.0
-    error_of: dict[tuple[int, int], float] = {}  # by lane and start: never used twice
-    waiting = []  # draws whose errors come `delay` moments later
+    error_of: dict[tuple[int, int], float] = {}  # by lane and start
+    waiting = []  # samples whose errors come `delay` steps later
     for expected in case.play(replay):
         alive = {slot: (one.lane, one.start) for slot, one in expected.items()}
         for key in alive.values():
             error_of.setdefault(key, largest)
         if len(waiting) > delay:
             ids, keys = waiting.pop(0)
-            # One error per transition, however often the batch holds it.
+            # One error per transition, even if the batch has it several times.
             new_error_of = {key: rng.uniform(0.1, 10) for key in keys}
             errors = np.array([new_error_of[key] for key in keys], np.float32)
             replay.update_priorities(ids, errors)
             largest = max(largest, *new_error_of.values())
             error_of.update((key, new_error_of[key]) for key in keys if key in alive.values())
 
-        # Loose by what keeps an error of 0 drawable: it may be added to every error.
+        # Tolerates the priority floor, which is added to every error.
         priorities = {slot: error_of[key] ** priority_exponent for slot, key in alive.items()}
         slots = sampleable(replay)
         np.testing.assert_allclose(
@@ -311,7 +311,7 @@ def test_priorities_and_weights_of_any_life(case, priority_exponent, beta, delay
             waiting.append((ids, [alive[slot] for slot in slots]))
 
 
-# --- By hand: one lane, gamma 0.9, frame t is the number 10 + t ---
+# --- Literal examples: one lane, gamma 0.9, frame t is the number 10 + t ---
 
 GAMMA = 0.9
 
@@ -341,7 +341,7 @@ def test_three_step_return():
     tell(replay, 10, reward=99, action=7, first=True)
     tell(replay, 11, 1, action=3)
     tell(replay, 12, 2, action=4)
-    assert sampleable(replay) == []  # the window is not closed
+    assert sampleable(replay) == []  # the window is still open
     tell(replay, 13, 3, action=5)
     assert sampleable(replay) == [0]
     batch = read(replay, [0])
@@ -364,7 +364,7 @@ def test_terminal_in_the_middle_of_the_window():
     # Slot 2 is the last observation; slot 3 waits for two more steps.
     assert sampleable(replay) == [0, 1]
     batch = read(replay, [0, 1])
-    # 1 + 0.9 * 2 and 2: nothing of the next episode's 50 and 100
+    # 1 + 0.9 * 2 and 2: without the 50 and 100 of the next episode
     np.testing.assert_allclose(batch.reward_t, [2.8, 2.0], rtol=1e-6)
     assert batch.discount_t.tolist() == [0, 0]
     assert batch.observation_t.tolist() == [[12], [12]]
@@ -390,7 +390,7 @@ def test_truncation_bootstraps_the_tails_from_the_last_observation():
     tell(replay, 11, 1)
     tell(replay, 12, 2)
     tell(replay, 13, 3)
-    tell(replay, 14, 4, over=True)  # the time limit: the discount stays
+    tell(replay, 14, 4, over=True)  # truncated: the discount stays
     tell(replay, 15, 50, first=True)
     tell(replay, 16, 100)
     assert sampleable(replay) == [0, 1, 2, 3]
@@ -402,11 +402,11 @@ def test_truncation_bootstraps_the_tails_from_the_last_observation():
     assert batch.observation_t.tolist() == [[13], [14], [14], [14]]
 
 
-def test_life_loss_cuts_the_return_and_nothing_else():
+def test_life_loss_only_cuts_the_return():
     replay = make_replay(length=8, n_step=3, stack=2)
     tell(replay, 10, first=True)
     tell(replay, 11, 1)
-    tell(replay, 12, 2, discount=0)  # a life lost, the game goes on
+    tell(replay, 12, 2, discount=0)  # a life is lost, the game continues
     tell(replay, 13, 3)
     tell(replay, 14, 4)
     tell(replay, 15, 5)
@@ -449,15 +449,15 @@ def test_first_observations_of_an_episode_have_zero_frames():
     ]
 
 
-def test_stack_that_reaches_past_the_write_cursor_is_not_drawn():
-    # Six slots, three stacked frames, one step. Time t stands in slot t % 6.
+def test_stack_with_an_overwritten_frame_is_not_sampled():
+    # Six slots, three stacked frames, one step. Time t is in slot t % 6.
     replay = make_replay(length=6, stack=3)
     tell(replay, 10, first=True)
     for time_ in range(1, 6):
         tell(replay, 10 + time_)
     assert sampleable(replay) == [0, 1, 2, 3, 4]
     tell(replay, 16)
-    # Time 6 took the place of time 0, which the stacks of times 0, 1 and 2 need.
+    # Time 6 overwrote time 0, which the stacks of times 0, 1 and 2 need.
     assert sampleable(replay) == [3, 4, 5]
     tell(replay, 17)
     # Times 4, 5 and 6.
@@ -469,7 +469,7 @@ def test_stack_that_reaches_past_the_write_cursor_is_not_drawn():
     ]
 
 
-def test_stack_that_starts_behind_the_write_cursor_is_still_drawn():
+def test_stack_that_starts_after_the_overwritten_frame_is_sampled():
     # As above, but an episode starts at time 3: its stacks need nothing older.
     replay = make_replay(length=6, stack=3)
     tell(replay, 10, first=True)
@@ -482,15 +482,15 @@ def test_stack_that_starts_behind_the_write_cursor_is_still_drawn():
     assert sampleable(replay) == [0, 1, 3, 4, 5]
     assert read(replay, [3, 4]).observation_tm1.tolist() == [[0, 0, 13], [0, 13, 14]]
     tell(replay, 19)
-    # Time 9 took the place of time 3, which times 3, 4 and 5 need.
+    # Time 9 overwrote time 3, which times 3, 4 and 5 need.
     assert sampleable(replay) == [0, 1, 2]
 
 
-def test_shortest_ring_holds_one_transition():
+def test_smallest_ring_holds_one_transition():
     # 2 stacked frames and 3 steps in 5 slots: times t - 1 to t + 3.
     replay = make_replay(length=5, stack=2, n_step=3)
     tell(replay, 10, first=True)
-    for time_ in range(1, 600):  # an episode longer than a byte counts
+    for time_ in range(1, 600):  # an episode longer than a byte can count
         tell(replay, 10 + time_, reward=time_)
         if time_ >= 5:
             start = time_ - 3
@@ -504,7 +504,7 @@ def test_shortest_ring_holds_one_transition():
         make_replay(length=4, stack=2, n_step=3)
 
 
-def test_lanes_that_do_not_divide_the_capacity():
+def test_capacity_that_lanes_do_not_divide():
     replay = make_replay(length=5, num_lanes=2, spare=1)
     for time_ in range(12):
         replay.add(
@@ -526,7 +526,7 @@ def test_lanes_that_do_not_divide_the_capacity():
 
 
 def with_steps(num_steps: int, **settings) -> Replay:
-    """One endless episode; slots 0 to num_steps - 1 can be drawn."""
+    """One long episode; slots 0 to num_steps - 1 can be sampled."""
     replay = make_replay(**{"length": 50, **settings})
     tell(replay, 10, first=True)
     for time_ in range(1, num_steps + 1):
@@ -538,12 +538,12 @@ def leaves(replay: Replay) -> np.ndarray:
     return replay._tree.leaves()[: replay.num_sampleable].copy()
 
 
-def test_new_transitions_enter_with_the_largest_error_seen_raised_once():
+def test_new_transitions_get_the_largest_priority():
     replay = with_steps(2)
-    np.testing.assert_allclose(leaves(replay), [1, 1])  # nothing seen yet: 1
+    np.testing.assert_allclose(leaves(replay), [1, 1])  # initially 1
     replay.update_priorities(np.array([0]), np.array([16.0]))
     tell(replay, 13)
-    # 16 ** 0.5 = 4; were 4 remembered instead of 16, the new one would have 2.
+    # 16 ** 0.5 = 4; if 4 were stored instead of 16, the new one would have 2.
     np.testing.assert_allclose(leaves(replay), [4, 1, 4], rtol=1e-4)
     tell(replay, 14)
     tell(replay, 15)
@@ -551,7 +551,7 @@ def test_new_transitions_enter_with_the_largest_error_seen_raised_once():
     np.testing.assert_allclose(replay.max_priority, 16, rtol=1e-4)
 
 
-def test_the_largest_priority_only_grows():
+def test_largest_priority_only_grows():
     replay = with_steps(1)
     for error, largest in [(0.25, 1), (9, 9), (0.25, 9), (4, 9), (25, 25), (0, 25)]:
         replay.update_priorities(np.array([0]), np.array([error], np.float32))
@@ -562,57 +562,57 @@ def test_the_largest_priority_only_grows():
 
 
 @pytest.mark.parametrize("error", [0.0, -1e-7, -1e-3])
-def test_error_of_zero_stays_drawable(error):
-    # A KL divergence of nearly equal distributions may round to below 0.
+def test_error_of_zero_stays_sampleable(error):
+    # The KL divergence of nearly equal distributions can round to below 0.
     replay = with_steps(3, batch_size=4)
     replay.update_priorities(np.arange(3), np.full(3, error, np.float32))
     assert sampleable(replay) == [0, 1, 2]
     drawn = {int(one) for _ in range(20) for one in replay.sample(0.4)[0]}
     assert drawn == {0, 1, 2}
     replay.update_priorities(np.array([1]), np.array([1.0]))
-    # Drawable, but hardly beside an error that matters: 2 * sqrt(1e-6) of 1.
+    # Sampleable, but rarely next to an error of 1: 2 * sqrt(1e-6) of the mass.
     assert leaves(replay)[0] < 0.01
 
 
-def test_of_a_transition_drawn_twice_the_last_error_counts():
+def test_last_error_of_a_repeated_transition_counts():
     replay = with_steps(3)
     replay.update_priorities(np.array([1, 2, 1]), np.array([81.0, 4.0, 25.0]))
     np.testing.assert_allclose(leaves(replay), [1, 5, 2], rtol=1e-4)
     assert replay.num_sampleable == 3
 
 
-def test_update_of_what_has_left_does_nothing():
+def test_update_of_an_overwritten_transition_is_ignored():
     replay = with_steps(7, length=8, batch_size=32)
     ids, _ = replay.sample(0.4)
     assert set(ids.tolist()) == set(range(7))
-    tell(replay, 18)  # time 8 overwrites slot 0; slot 7 enters
+    tell(replay, 18)  # time 8 overwrites slot 0; slot 7 becomes sampleable
     assert sampleable(replay) == [1, 2, 3, 4, 5, 6, 7]
     replay.update_priorities(ids, np.full(32, 4.0))
     assert sampleable(replay) == [1, 2, 3, 4, 5, 6, 7]
     np.testing.assert_allclose(replay._tree.leaves(), [0, 2, 2, 2, 2, 2, 2, 1], rtol=1e-4)
 
 
-def test_update_of_what_waits_behind_the_write_cursor_does_nothing():
+def test_update_of_a_transition_with_an_overwritten_frame_is_ignored():
     replay = with_steps(7, length=8, stack=3, batch_size=32)
     ids, _ = replay.sample(0.4)
     tell(replay, 18)
-    # Slots 1 and 2 are not overwritten yet, but a frame of their stacks is.
+    # Slots 1 and 2 are not overwritten, but a frame of their stacks is.
     assert sampleable(replay) == [3, 4, 5, 6, 7]
     replay.update_priorities(ids, np.full(32, 4.0))
     np.testing.assert_allclose(replay._tree.leaves(), [0, 0, 0, 2, 2, 2, 2, 1], rtol=1e-4)
     assert sampleable(replay) == [3, 4, 5, 6, 7]
 
 
-def test_update_does_not_reach_what_took_the_place_of_the_drawn():
+def test_update_does_not_affect_the_new_content_of_a_slot():
     replay = with_steps(7, length=8, batch_size=32)
     ids, _ = replay.sample(0.4)
     for time_ in range(8, 12):
         tell(replay, 10 + time_)
-    # Slots 0 to 2 hold times 8 to 10 now, and time 11 has no successor yet.
+    # Slots 0 to 2 now hold times 8 to 10, and time 11 has no successor yet.
     assert sampleable(replay) == [0, 1, 2, 4, 5, 6, 7]
     replay.update_priorities(ids, np.full(32, 4.0))
     np.testing.assert_allclose(replay._tree.leaves(), [1, 1, 1, 0, 2, 2, 2, 1], rtol=1e-4)
-    # A whole lap later nothing of that draw is left.
+    # A lap later nothing of that sample is left.
     for time_ in range(12, 30):
         tell(replay, 10 + time_)
     before = replay._tree.leaves().copy()
@@ -627,8 +627,8 @@ def with_errors_of_squares(**settings) -> Replay:
     return replay
 
 
-def test_every_equal_share_of_the_mass_is_drawn_once():
-    # Ten shares of mass 1: the first belongs to slot 0, the next two to slot 1, and so on.
+def test_sampling_is_stratified():
+    # Ten strata of mass 1: the first belongs to slot 0, the next two to slot 1, and so on.
     replay = with_errors_of_squares(batch_size=10)
     for _ in range(50):
         ids, batch = replay.sample(0.4)
@@ -637,10 +637,10 @@ def test_every_equal_share_of_the_mass_is_drawn_once():
 
 
 @pytest.mark.parametrize("batch_size", [1, 7])
-def test_draws_are_in_proportion_to_the_priorities(batch_size):
+def test_samples_are_proportional_to_priorities(batch_size):
     replay = with_errors_of_squares(batch_size=batch_size, seed=3)
     ids = np.concatenate([replay.sample(0.4)[0] for _ in range(7000 // batch_size)])
-    # A share's deviation is below sqrt(0.25 / 7000) = 0.006.
+    # The standard deviation of a share is below sqrt(0.25 / 7000) = 0.006.
     shares = np.bincount(ids, minlength=4) / len(ids)
     np.testing.assert_allclose(shares, [0.1, 0.2, 0.3, 0.4], atol=0.02)
 
@@ -664,9 +664,9 @@ def test_importance_weights(beta, weights):
     assert batch.weight.max() == 1.0
 
 
-def test_full_correction_makes_the_mean_over_the_memory_unbiased():
-    # With beta = 1, E[w * x] over draws is proportional to the plain mean of x over what is
-    # stored. Rewards 1, 2, 3, 4, all weights relative to the batch's largest: weighted mean 2.5.
+def test_full_correction_is_unbiased():
+    # With beta = 1, E[w * x] over samples is proportional to the mean of x over the replay.
+    # Rewards 1, 2, 3, 4, weights relative to the largest in the batch: weighted mean 2.5.
     replay = with_errors_of_squares(batch_size=10)
     _, batch = replay.sample(1.0)
     np.testing.assert_allclose(np.average(batch.reward_t, weights=batch.weight), 2.5, rtol=1e-5)
@@ -683,21 +683,21 @@ def test_uniform_replay_has_no_priorities():
         replay.update_priorities(ids, np.arange(8.0) + 10)
         counts += np.bincount(ids, minlength=4)
     np.testing.assert_array_equal(leaves(replay), before)
-    # Eight shares of four equal priorities: each twice in every batch.
+    # Eight strata over four equal priorities: each twice in every batch.
     np.testing.assert_array_equal(counts, [1000, 1000, 1000, 1000])
     assert replay.max_priority == 1.0
     tell(replay, 15)
     assert set(replay._tree.leaves().tolist()) == {0.0, before[0]}
 
 
-def test_uniform_draws_are_uniform():
+def test_uniform_samples_are_uniform():
     replay = with_steps(7, batch_size=3, prioritized=False, seed=6)
     ids = np.concatenate([replay.sample(0.4)[0] for _ in range(3000)])
-    # Deviation of a share: sqrt(1/7 * 6/7 / 9000) = 0.004
+    # Standard deviation of a share: sqrt(1/7 * 6/7 / 9000) = 0.004
     np.testing.assert_allclose(np.bincount(ids, minlength=7) / 9000, 1 / 7, atol=0.016)
 
 
-# --- The caller's side ---
+# --- The interface ---
 
 
 def test_same_seed_same_batches():
@@ -717,7 +717,7 @@ def test_same_seed_same_batches():
     assert any((field != other_field).any() for field, other_field in zip(one, other, strict=True))
 
 
-def test_batch_is_valid_until_the_next_draw():
+def test_batch_is_valid_until_the_next_sample():
     replay = with_steps(20, length=21, n_step=3, stack=2, batch_size=6)
     ids, batch = replay.sample(0.5)
     before = [field.copy() for field in batch]
@@ -728,7 +728,7 @@ def test_batch_is_valid_until_the_next_draw():
         np.testing.assert_array_equal(field, field_before)
 
 
-def test_what_the_caller_gave_may_be_reused():
+def test_arguments_are_copied():
     replay = make_replay(length=8)
     arrays = {
         "frame": np.array([10]),
@@ -749,7 +749,7 @@ def test_what_the_caller_gave_may_be_reused():
     assert (batch.action_tm1[0], batch.reward_t[0]) == (1, 1.0)
 
 
-def test_a_first_frame_must_follow_an_ending_and_only_that():
+def test_first_frame_must_follow_the_end_of_an_episode():
     message = "first frame must follow the end"
     replay = make_replay(length=8)
     with pytest.raises(ValueError, match=message):
@@ -758,19 +758,19 @@ def test_a_first_frame_must_follow_an_ending_and_only_that():
     tell(replay, 11, 1)
     with pytest.raises(ValueError, match=message):
         tell(replay, 12, first=True)
-    tell(replay, 12, 2, discount=0)  # a life lost is no ending
+    tell(replay, 12, 2, discount=0)  # a lost life does not end the episode
     with pytest.raises(ValueError, match=message):
         tell(replay, 13, first=True)
     tell(replay, 13, 3, over=True)
     with pytest.raises(ValueError, match=message):
         tell(replay, 14)
-    # What was refused left no trace.
+    # Rejected steps had no effect.
     assert sampleable(replay) == [0, 1, 2]
     assert read(replay, [0, 1, 2]).observation_t.tolist() == [[11], [12], [13]]
     tell(replay, 14, first=True)
 
 
-def test_one_wrong_lane_is_enough_to_refuse():
+def test_one_wrong_lane_is_rejected():
     replay = make_replay(length=8, num_lanes=2)
     with pytest.raises(ValueError, match="first frame"):
         replay.add(
@@ -796,11 +796,11 @@ def test_nothing_to_sample():
     assert replay.sample(0.4)[0].tolist() == [0] * 8
 
 
-# --- Saved and restored ---
+# --- Checkpoints ---
 
 
 def copied(replay: Replay, into: Replay, chunks: list[int] | None = None) -> Replay:
-    """Another replay with the same contents, by way of the chunks."""
+    """Copies the state and the chunks into another replay."""
     into.restore(replay.state())
     for number in replay.written_chunks() if chunks is None else chunks:
         into.restore_chunk(number, replay.chunk(number))
@@ -809,7 +809,7 @@ def copied(replay: Replay, into: Replay, chunks: list[int] | None = None) -> Rep
 
 @settings(max_examples=150, deadline=None)
 @given(case=cases(), chunk_slots=st.sampled_from([1, 3, 8, 4096]), stop=st.floats(0, 1))
-def test_a_restored_replay_lives_on_alike(case, chunk_slots, stop):
+def test_restored_replay_continues_identically(case, chunk_slots, stop):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rainbow_tf.replay.replay.CHUNK_SLOTS", chunk_slots)
         replay, other = case.replay(batch_size=4), case.replay(batch_size=4)
@@ -826,7 +826,7 @@ def test_a_restored_replay_lives_on_alike(case, chunk_slots, stop):
                 fresh = case.replay(batch_size=4)
             restored = copied(other, fresh)
             restored.rng.bit_generator.state = other.rng.bit_generator.state
-            # The generator of the other life goes on with the restored replay.
+            # `play` continues with the restored replay.
             other.__dict__.update(restored.__dict__)
     assert_alike(replay, other)
 
@@ -849,14 +849,14 @@ def assert_alike(replay: Replay, other: Replay) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(case=cases(), chunk_slots=st.sampled_from([1, 3, 8]), every=st.integers(1, 9))
-def test_changed_chunks_are_all_that_changed(case, chunk_slots, every):
+def test_changed_chunks_are_complete(case, chunk_slots, every):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rainbow_tf.replay.replay.CHUNK_SLOTS", chunk_slots)
         replay, saved = case.replay(), case.replay()
     for moment, _ in enumerate(case.play(replay)):
         if moment % every == 0:
             changed = replay.changed_chunks()
-            # One more at either end: chunks are not aligned with the steps, nor with the seam.
+            # One more at each end: chunks are not aligned with the steps or the end of the ring.
             assert len(changed) <= -(-every // max(1, chunk_slots // case.num_lanes)) + 2
             copied(replay, saved, changed)
             replay.forget_changes()
@@ -867,7 +867,7 @@ def test_changed_chunks_are_all_that_changed(case, chunk_slots, every):
 
 @settings(max_examples=150, deadline=None)
 @given(case=cases())
-def test_cutting_the_episodes_is_a_frame_cap_at_the_newest_step(case):
+def test_cut_episodes_equals_truncation_at_the_newest_step(case):
     capped, cut = case.replay(), case.replay()
     for _ in case.play(cut):
         pass
@@ -881,7 +881,7 @@ def test_cutting_the_episodes_is_a_frame_cap_at_the_newest_step(case):
     assert_alike(capped, cut)
 
 
-def test_cut_episodes_by_hand():
+def test_cut_episodes_literal():
     replay = make_replay(length=8, n_step=3)
     tell(replay, 10, first=True)
     tell(replay, 11, 1)
@@ -892,9 +892,9 @@ def test_cut_episodes_by_hand():
     assert sampleable(replay) == [0, 1]
     batch = read(replay, [0, 1])
     np.testing.assert_allclose(batch.reward_t, [2.8, 2.0], rtol=1e-6)
-    np.testing.assert_allclose(batch.discount_t, [0.81, 0.9], rtol=1e-6)  # the bootstrap stays
+    np.testing.assert_allclose(batch.discount_t, [0.81, 0.9], rtol=1e-6)  # still bootstraps
     assert batch.observation_t.tolist() == [[12], [12]]
-    tell(replay, 13, 50, first=True)  # and a new episode must follow
+    tell(replay, 13, 50, first=True)  # a new episode must follow
     assert sampleable(replay) == [0, 1]
 
 
@@ -902,7 +902,7 @@ def test_cut_episodes_by_hand():
 
 
 def owned_bytes(thing: object) -> dict[int, int]:
-    """Bytes of every array that an object holds, views counted with their owner."""
+    """Bytes of every array in an object, by owner, so that views are not counted twice."""
     if isinstance(thing, np.ndarray):
         owner = thing if thing.base is None else thing.base
         return {id(owner): owner.nbytes}
@@ -916,7 +916,7 @@ def owned_bytes(thing: object) -> dict[int, int]:
 
 
 def test_memory_is_one_frame_per_step():
-    # 84 * 84 = 7056 bytes a frame; two whole stacks per step would take eight times that.
+    # 84 * 84 = 7056 bytes per frame; two stacks per step would take eight times that.
     assert 7.06e9 < replay_bytes(1_000_000, ATARI) < 7.2e9
     capacity = 4096
     replay = Replay(
@@ -924,7 +924,7 @@ def test_memory_is_one_frame_per_step():
         num_lanes=4,
         spec=ATARI,
         n_step=3,
-        batch_size=1,  # the buffer of a batch does not grow with the capacity
+        batch_size=1,  # the batch buffer does not grow with the capacity
         prioritized=True,
         priority_exponent=0.5,
         rng=np.random.default_rng(0),
@@ -935,7 +935,7 @@ def test_memory_is_one_frame_per_step():
 
 
 @pytest.mark.slow
-def test_time_of_a_draw_hardly_grows_with_the_capacity():
+def test_sampling_time_hardly_grows_with_the_capacity():
     num_lanes = 500
 
     def filled(capacity: int) -> Replay:
@@ -957,7 +957,7 @@ def test_time_of_a_draw_hardly_grows_with_the_capacity():
     replays = {"small": filled(10_000), "large": filled(1_000_000)}
     seconds: dict[str, list[float]] = {"small": [], "large": []}
     for error in errors:
-        for name, replay in replays.items():  # in turns: both meet the same load
+        for name, replay in replays.items():  # alternately: the same load for both
             start = time.perf_counter()
             ids, _ = replay.sample(0.4)
             replay.update_priorities(ids, error)

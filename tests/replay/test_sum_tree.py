@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rainbow_tf.replay.sum_tree import SumTree
 
-# Where a node, a level or a whole tree of fan-out 64 is just full, and one leaf around it.
+# Sizes at which a node, a level or the whole tree of fan-out 64 is full, and their neighbours.
 EDGES = [1, 2, 63, 64, 65, 127, 128, 129, 191, 193, 4032, 4095, 4096, 4097, 4161, 5000]
 capacities = st.one_of(st.sampled_from(EDGES), st.integers(1, 5000))
 seeds = st.integers(0, 2**32 - 1)
@@ -27,7 +27,7 @@ def filled(priorities: np.ndarray) -> SumTree:
 
 
 @pytest.mark.parametrize("capacity", [0, -3])
-def test_a_tree_without_leaves_is_refused(capacity):
+def test_empty_tree_is_rejected(capacity):
     with pytest.raises(ValueError, match=f"capacity={capacity}"):
         SumTree(capacity)
 
@@ -63,14 +63,14 @@ def test_any_sequence_of_writes_equals_a_plain_array(capacity, calls, seed):
         leaves = np.array([leaf % capacity for leaf, _ in call])
         tree.set(leaves, np.array([priority for _, priority in call]))
         for leaf, (_, priority) in zip(leaves, call, strict=True):
-            plain[leaf] = priority  # one after the other: the last of a leaf counts
+            plain[leaf] = priority  # in order: the last value of a leaf counts
     np.testing.assert_array_equal(tree.leaves(), plain)
     np.testing.assert_array_equal(tree.get(np.arange(capacity)), plain)
     np.testing.assert_allclose(tree.total, math.fsum(plain), rtol=1e-12)
 
 
 @pytest.mark.parametrize("capacity", [1, 63, 64, 65, 5_000])
-def test_filling_equals_setting_one_by_one_to_the_last_bit(capacity):
+def test_fill_equals_set_bit_for_bit(capacity):
     priorities = spread(np.random.default_rng(1), capacity)
     one_by_one, at_once = SumTree(capacity), SumTree(capacity)
     at_once.fill(np.ones(capacity))
@@ -82,14 +82,14 @@ def test_filling_equals_setting_one_by_one_to_the_last_bit(capacity):
         np.testing.assert_array_equal(level, other)
 
 
-def test_of_a_leaf_named_twice_the_last_value_counts_in_the_sums_too():
+def test_last_value_of_a_repeated_leaf_counts():
     tree = filled(np.ones(130))
     tree.set(np.array([129, 5, 129, 5, 129]), np.array([7.0, 1.0, 0.0, 2.0, 3.0]))
     assert tree.get(np.array([5, 129])).tolist() == [2.0, 3.0]
     assert tree.total == 128 + 2.0 + 3.0
 
 
-def test_one_number_for_many_leaves():
+def test_set_scalar():
     tree = SumTree(100)
     tree.set(np.array([3, 70, 99]), 2.5)
     assert tree.total == 7.5
@@ -101,11 +101,11 @@ def test_one_number_for_many_leaves():
 
 @settings(max_examples=150, deadline=None)
 @given(capacity=capacities, seed=seeds, share=st.sampled_from([0.01, 0.3, 1.0]))
-def test_whole_numbers_are_found_exactly_at_and_around_every_boundary(capacity, seed, share):
-    # Sums of whole numbers are exact in float64, so there is one right answer for every mass.
+def test_find_is_exact_around_every_boundary_of_integers(capacity, seed, share):
+    # Sums of integers are exact in float64, so every mass has one right answer.
     rng = np.random.default_rng(seed)
     priorities = rng.integers(1, 1000, capacity) * (rng.random(capacity) < share)
-    priorities[rng.integers(capacity)] = 7  # at least one can be drawn
+    priorities[rng.integers(capacity)] = 7  # at least one leaf has mass
     tree = filled(priorities.astype(np.float64))
     sums = np.cumsum(priorities).astype(np.float64)
     total = sums[-1]
@@ -121,7 +121,7 @@ def test_whole_numbers_are_found_exactly_at_and_around_every_boundary(capacity, 
 
 @settings(max_examples=150, deadline=None)
 @given(capacity=capacities, seed=seeds, only_small=st.booleans())
-def test_priorities_of_any_scale_never_give_an_empty_or_missing_leaf(capacity, seed, only_small):
+def test_find_never_returns_an_empty_or_missing_leaf(capacity, seed, only_small):
     rng = np.random.default_rng(seed)
     priorities = spread(rng, capacity) * (1e-12 if only_small else 1)
     priorities[rng.integers(capacity)] = 1e-12
@@ -132,7 +132,7 @@ def test_priorities_of_any_scale_never_give_an_empty_or_missing_leaf(capacity, s
     boundaries = upper.astype(np.float64)
     masses = np.concatenate(
         [
-            [0.0, np.nextafter(0, 1), inside, total],  # a rounded product may even reach the total
+            [0.0, np.nextafter(0, 1), inside, total],  # a rounded product can reach the total
             np.minimum(boundaries, inside),
             np.minimum(np.nextafter(boundaries, 0), inside),
             np.minimum(np.nextafter(boundaries, np.inf), inside),
@@ -143,7 +143,7 @@ def test_priorities_of_any_scale_never_give_an_empty_or_missing_leaf(capacity, s
     assert (found >= 0).all()
     assert (found < capacity).all()
     assert (priorities[found] > 0).all()
-    # The leaf that holds the mass, or one that is a rounding of the running sum away.
+    # The leaf that contains the mass, up to rounding of the cumulative sum.
     slack = 1e-12 * total
     assert (masses <= upper[found] + slack).all()
     assert (masses >= upper[found] - priorities[found] - slack).all()
@@ -151,16 +151,16 @@ def test_priorities_of_any_scale_never_give_an_empty_or_missing_leaf(capacity, s
 
 @pytest.mark.parametrize("leaf", [0, 63, 64, 4095, 4096, 4999])
 @pytest.mark.parametrize("priority", [5e-324, 1e-300, 1.0, 1e300])
-def test_a_single_leaf_owns_every_mass(leaf, priority):
+def test_single_leaf_contains_every_mass(leaf, priority):
     tree = SumTree(5000)
     tree.set(np.array([leaf]), priority)
     masses = np.array([0.0, priority / 2, np.nextafter(priority, 0), priority])
     np.testing.assert_array_equal(tree.find(masses), leaf)
 
 
-def test_the_total_does_not_drift():
-    # Large values pass through and small ones remain: a sum kept by adding differences would hold
-    # the rounding of the large ones, about 1e-4 of the total here.
+def test_total_does_not_drift():
+    # Large values come and go, small ones remain: a sum updated by differences would keep
+    # the rounding errors of the large ones, about 1e-4 of the total here.
     rng = np.random.default_rng(5)
     capacity = 3001
     plain = np.zeros(capacity)
@@ -179,14 +179,14 @@ def test_the_total_does_not_drift():
     np.testing.assert_allclose(tree.total, math.fsum(plain), rtol=1e-12)
 
 
-def test_small_priorities_are_not_lost_beside_many_others():
+def test_small_priorities_are_not_lost():
     # 1 + 1e-9 is 1 in float32.
     tree = filled(np.array([1.0, 1e-9]))
     assert tree.total == 1.0 + 1e-9
     assert tree.find(np.array([1.0 + 0.5e-9])).tolist() == [1]
 
 
-def test_draws_are_in_proportion():
+def test_samples_are_proportional():
     rng = np.random.default_rng(11)
     capacity = 777
     priorities = rng.uniform(0.2, 3.0, capacity) * (rng.random(capacity) > 0.2)
@@ -197,12 +197,12 @@ def test_draws_are_in_proportion():
     assert counts[~drawable].sum() == 0
     expected = num_draws * priorities[drawable] / priorities.sum()
     chi_square = ((counts[drawable] - expected) ** 2 / expected).sum()
-    # Mean k and variance 2k for k degrees of freedom: five deviations to either side.
+    # Chi-squared with k degrees of freedom: mean k, variance 2k; allow five deviations.
     k = drawable.sum() - 1
     assert abs(chi_square - k) < 5 * np.sqrt(2 * k)
 
 
-def test_the_view_of_all_leaves_cannot_be_written_and_follows_the_tree():
+def test_leaves_is_a_read_only_view():
     tree = filled(np.arange(70.0))
     leaves = tree.leaves()
     assert leaves.shape == (70,)

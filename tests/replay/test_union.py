@@ -1,4 +1,4 @@
-"""Several replays drawn from as one, against hand-worked numbers and one replay's draws."""
+"""Several replays sampled as one: literal numbers, and equality with a single replay."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ SPEC = WorldSpec((), np.dtype(np.int32), 1, 4, ())
 
 
 def make_replay(errors, *, batch_size=8, first_frame=0, seed=0, prioritized=True):
-    """A replay of one-step transitions with these errors, its frames counted up."""
+    """A replay of one-step transitions with these errors and numbered frames."""
     replay = Replay(
         capacity=len(errors) + 2,
         num_lanes=1,
@@ -44,7 +44,7 @@ def make_union(*replays, batch_size=8, seed=0):
     )
 
 
-def test_one_replay_is_drawn_from_as_by_itself():
+def test_union_of_one_replay_samples_like_it():
     errors = [1.0, 2.0, 3.0, 4.0]
     union = make_union(make_replay(errors, seed=3))
     ids, batch = union.sample(0.5)
@@ -54,7 +54,7 @@ def test_one_replay_is_drawn_from_as_by_itself():
         np.testing.assert_allclose(getattr(batch, field), expected, rtol=1e-6)
 
 
-def test_transitions_are_drawn_in_proportion_over_all_replays():
+def test_samples_are_proportional_over_all_replays():
     union = make_union(
         make_replay([1.0, 3.0]), make_replay([8.0, 4.0, 16.0], first_frame=100), batch_size=8
     )
@@ -68,21 +68,21 @@ def test_transitions_are_drawn_in_proportion_over_all_replays():
         assert counts[frame] / (4_000 * 8) == pytest.approx(mass / 32, rel=0.05)
 
 
-def test_importance_weights_are_of_all_replays_together():
+def test_importance_weights_are_over_all_replays():
     union = make_union(
         make_replay([1.0], batch_size=16),
         make_replay([4.0], batch_size=16, first_frame=100),
         batch_size=16,
     )
     _, batch = union.sample(0.5)
-    # (p / smallest p) ** -0.5: 1 and 4 ** -0.5; a replay by itself would give 1 to both.
+    # (p / smallest p) ** -0.5: 1 and 4 ** -0.5; each replay alone would give 1.
     by_frame = dict(zip(batch.observation_tm1[:, 0].tolist(), batch.weight.tolist(), strict=True))
     assert by_frame == {0: pytest.approx(1.0, rel=1e-5), 100: pytest.approx(0.5, rel=1e-5)}
-    # A fifth of the mass gets its share of the strata, to a stratum.
+    # A fifth of the mass gets a fifth of the 16 strata.
     assert np.count_nonzero(batch.observation_tm1[:, 0] == 0) in (3, 4)
 
 
-def test_ids_lead_back_to_their_transitions():
+def test_ids_identify_transitions():
     first, second = make_replay([1.0, 1.0]), make_replay([1.0, 1.0], first_frame=100)
     union = make_union(first, second, batch_size=8)
     ids, batch = union.sample(0.4)
@@ -95,14 +95,14 @@ def test_ids_lead_back_to_their_transitions():
     assert union.num_sampleable == 4
 
 
-def test_an_empty_replay_is_never_drawn_from():
+def test_empty_replay_is_never_sampled():
     union = make_union(make_replay([]), make_replay([1.0], first_frame=100), make_replay([]))
     for _ in range(50):
         _, batch = union.sample(0.4)
         assert set(batch.observation_tm1[:, 0].tolist()) == {100}
 
 
-def test_a_transition_enters_with_the_error_of_its_own_window():
+def test_new_transition_gets_the_error_of_its_window():
     replay = Replay(
         capacity=8,
         num_lanes=1,
@@ -130,6 +130,6 @@ def test_a_transition_enters_with_the_error_of_its_own_window():
     assert replay.max_priority == pytest.approx(16)
 
 
-def test_errors_do_not_count_without_priorities():
+def test_errors_are_ignored_without_prioritization():
     replay = make_replay([5.0, 7.0], prioritized=False)
     np.testing.assert_array_equal(replay._tree.leaves(), [1.0, 1.0, 0.0, 0.0])

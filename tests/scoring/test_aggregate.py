@@ -8,6 +8,7 @@ from rainbow_tf.scoring.aggregate import (
     aggregate,
     area_under_curve,
     bootstrap,
+    bootstrap_episodes,
     games_at_least,
     interquartile_mean,
     moving_average,
@@ -105,6 +106,15 @@ def test_bootstrap_leaves_missing_seeds_missing():
     assert np.isfinite(median).all()
     # The middle two of 1 and three draws of the first game: the 1 is cut off.
     assert iqm.low >= 10
+
+
+def test_bootstrap_of_episodes_by_hand():
+    # Two games of constant scores, and one whose mean of 400 draws is 5 within 1.96 * 5 / 20.
+    episodes = [np.array([7.0]), np.array([0.0, 10.0] * 200), np.array([40.0] * 5)]
+    median, _, mean = bootstrap_episodes(episodes, rng=np.random.default_rng(0))
+    assert median == (7, 7)
+    assert mean.low == pytest.approx((47 + 5 - 0.49) / 3, abs=0.03)
+    assert mean.high == pytest.approx((47 + 5 + 0.49) / 3, abs=0.03)
 
 
 def test_same_generator_same_intervals():

@@ -8,6 +8,7 @@ from rainbow_tf.games import GAMES
 from rainbow_tf.scoring.normalise import (
     PRINTED_MEDIANS,
     REGIMES,
+    dopamine_curves,
     human_normalised,
     published,
     references,
@@ -81,10 +82,37 @@ def test_data_name_their_sources():
 
 def test_atari100k_scores_are_of_no_op_starts_and_26_games():
     scores = published("atari100k", "noop")
-    assert {agent: len(games) for agent, games in scores.items()} == {
-        "n20_data_efficient": 26,
-        "simple": 26,
-    }
+    agents = ("n20_data_efficient", "simple", "drq_eps", "spr", "iris", "efficient_zero", "bbf")
+    assert {agent: len(games) for agent, games in scores.items()} == dict.fromkeys(agents, 26)
     assert scores["n20_data_efficient"]["qbert"] == 1152.9
     assert scores["simple"]["pong"] == 12.8
+    assert scores["spr"]["bank_heist"] == 345.4
+    assert scores["bbf"]["up_n_down"] == 11768.5
     assert published("atari100k", "human") == {}
+    assert published("dopamine", "noop") == {}
+
+
+@pytest.mark.parametrize(
+    ("agent", "median", "mean"),
+    # As the papers print them: van Hasselt et al. 2019, IRIS and what it reprints.
+    [
+        ("n20_data_efficient", 16.1, 28.5),
+        ("spr", 39.6, 61.6),
+        ("iris", 28.9, 104.6),
+        ("efficient_zero", 109.0, 194.3),
+    ],
+)
+def test_aggregates_of_atari100k_are_those_that_the_papers_print(agent, median, mean):
+    scores = published("atari100k", "noop")[agent]
+    percents = [human_normalised(game, score, "noop") for game, score in scores.items()]
+    assert np.median(percents) == pytest.approx(median, abs=0.6)
+    assert np.mean(percents) == pytest.approx(mean, abs=1.5)
+
+
+def test_dopamine_has_curves_of_six_games():
+    rainbow = dopamine_curves("pong")["rainbow"]
+    means = {point.frames: point.mean for point in rainbow}
+    assert (means[3e6], means[5e6], means[10e6]) == (-19.0, -14.2, 12.4)
+    assert {point.seeds for point in rainbow} == {5}
+    assert set(dopamine_curves("space_invaders")) == {"rainbow", "dqn", "distributional_dqn"}
+    assert dopamine_curves("alien") == {}

@@ -5,7 +5,6 @@ import pytest
 from made_up_runs import AGENTS, EVAL_HEADER, write_evaluation, write_run
 
 from rainbow_tf.config import ConfigError
-from rainbow_tf.reporting.agents import ABLATIONS, groups, styles
 from rainbow_tf.scoring.runs import read_runs
 from rainbow_tf.training.metrics import EVAL_COLUMNS, TRAIN_COLUMNS
 
@@ -27,13 +26,14 @@ def test_a_run_is_read(tmp_path):
     folder = write_run(tmp_path / "deep/er/run", [1.0, 2.0, 3.5], seed=4, game="qbert")
     write_evaluation(folder, 7.5, protocol="paper/human", episodes=3)
     (run,) = read_runs(tmp_path)
-    assert (run.agent, run.world, run.config.seed) == ("rainbow", "qbert", 4)
+    assert (run.agent, run.environment, run.config.seed) == ("rainbow", "qbert", 4)
     np.testing.assert_array_equal(run.curve.frames, [1e6, 2e6, 3e6])
     np.testing.assert_array_equal(run.curve.scores, [1, 2, 3.5])
     assert run.curve.protocol == "paper/noop"
     assert run.is_finished
     (evaluation,) = run.evaluations
-    assert (evaluation.score, evaluation.episodes) == (7.5, 3)
+    assert (evaluation.score, evaluation.conditions) == (7.5, "3 episodes, best weights")
+    np.testing.assert_array_equal(evaluation.scores, [7.5] * 3)
     assert len(evaluation.values) == 0
 
 
@@ -55,17 +55,30 @@ def test_agents_have_the_names_of_the_paper(tmp_path):
     assert {run.agent for run in read_runs(tmp_path)} == set(AGENTS)
 
 
-def test_training_returns_stand_in_for_evaluations(tmp_path):
-    folder = write_run(tmp_path / "run", [])
+def write_training(folder, points):
+    """A train.csv with these frames and mean returns."""
     row = dict.fromkeys(TRAIN_COLUMNS, "0")
     text = ",".join(TRAIN_COLUMNS) + "\n"
-    for frames, value in ((10, ""), (20, "5.5")):
+    for frames, value in points:
         text += ",".join((row | {"frames": str(frames), "return_mean_100": value}).values()) + "\n"
     (folder / "train.csv").write_text(text)
+
+
+def test_training_returns_replace_missing_evaluations(tmp_path):
+    write_training(write_run(tmp_path / "run", []), [(10, ""), (20, "5.5")])
     (run,) = read_runs(tmp_path)
     assert run.curve.is_training
     np.testing.assert_array_equal(run.curve.frames, [20])
     np.testing.assert_array_equal(run.curve.scores, [5.5])
+
+
+@pytest.mark.parametrize(("evaluations", "expected"), [(2, [5.5, 6]), (50, [])])
+def test_training_returns_are_read_beside_few_evaluations(tmp_path, evaluations, expected):
+    write_training(write_run(tmp_path / "run", [1.0] * evaluations), [(20, "5.5"), (30, "6")])
+    (run,) = read_runs(tmp_path)
+    assert not run.curve.is_training
+    assert len(run.curve.frames) == evaluations
+    np.testing.assert_array_equal(run.training.scores, expected)
 
 
 def test_a_run_without_a_score_is_read(tmp_path):
@@ -162,21 +175,3 @@ def test_the_same_seed_twice_is_refused(tmp_path):
     message = one_sentence(tmp_path)
     assert str(tmp_path / "a") in message
     assert str(tmp_path / "b") in message
-
-
-def test_colours_are_told_apart():
-    look = styles(AGENTS)
-    assert len({(style.colour, style.line) for style in look.values()}) == len(AGENTS)
-    assert list(look)[:2] == ["dqn", "ddqn"]
-    # The same agent looks the same in whatever company.
-    assert styles(["no_noisy"])["no_noisy"] == look["no_noisy"]
-    assert styles(["rainbow (paper)"])["rainbow (paper)"].label == "Rainbow (paper)"
-
-
-def test_panels_are_those_of_the_paper():
-    panels = groups(AGENTS)
-    assert panels["Rainbow and its ablations"] == ["dqn", "rainbow", *ABLATIONS]
-    assert not set(panels["Rainbow and baselines"]) & set(ABLATIONS)
-    assert set().union(*panels.values()) == set(AGENTS)
-    assert groups(["rainbow"]) == {"Agents": ["rainbow"]}
-    assert list(groups(["rainbow", "no_noisy"])) == ["Rainbow and its ablations"]

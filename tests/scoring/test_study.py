@@ -31,7 +31,7 @@ def test_curves_are_means_over_seeds(make):
         ("rainbow", "qbert", 1, [100.0, 300.0]),
     )
     grid = study.grid(runs)
-    assert grid.worlds == ("pong", "qbert")
+    assert grid.environments == ("pong", "qbert")
     assert grid.seeds == (2, 1)
     np.testing.assert_array_equal(grid.frames, [1e6, 2e6])
     np.testing.assert_array_equal(grid.scores, [[1, 15], [100, 300]])
@@ -50,7 +50,7 @@ def test_a_curve_ends_where_its_shortest_run_ends(make):
     np.testing.assert_array_equal(grid.scores, [[1, 2], [5, 6]])
 
 
-def test_a_point_that_comes_frames_late_is_the_same_point(make, tmp_path):
+def test_a_point_that_is_some_frames_late_is_the_same_point(make, tmp_path):
     make(("rainbow", "pong", 1, [1.0, 2.0]), ("rainbow", "qbert", 1, [5.0, 6.0]))
     path = tmp_path / "pong_rainbow_1/eval.csv"
     path.write_text(path.read_text().replace("000000,", "000012,"))
@@ -59,7 +59,7 @@ def test_a_point_that_comes_frames_late_is_the_same_point(make, tmp_path):
     np.testing.assert_allclose(grid.scores, [[1, 2], [5, 6]], atol=1e-4)
 
 
-def test_what_an_ablation_costs_by_hand(make):
+def test_the_effect_of_an_ablation_by_hand(make):
     # Flat curves: areas 10, 2 and 4. (4 - 10) / (10 - 2) = -75 %; qbert's dqn is above rainbow.
     runs = make(
         *((agent, "pong", 1, [level] * 3) for agent, level in
@@ -72,7 +72,7 @@ def test_what_an_ablation_costs_by_hand(make):
     )  # fmt: skip
     drops = study.ablation_drops(runs, ABLATIONS)
     assert drops.agents == ("no_double", "no_noisy")
-    assert drops.worlds == ("alien", "pong")
+    assert drops.environments == ("alien", "pong")
     np.testing.assert_allclose(drops.change, [[np.nan, 25], [-150, -75]])
     assert drops.omitted == ("qbert",)
 
@@ -94,6 +94,20 @@ def test_no_area_without_common_frames(make, tmp_path):
     assert study.ablation_drops(read_runs(tmp_path), ABLATIONS) is None
 
 
+def test_medians_of_ablations_have_intervals_over_seeds(make):
+    # Areas: rainbow 10, dqn 0, no_noisy 4 or 8, so a resampled change is between -60 and -20 %.
+    runs = make(
+        ("rainbow", "pong", 1, [10.0, 10.0]),
+        ("dqn", "pong", 1, [0.0, 0.0]),
+        *(("no_noisy", "pong", seed, [level] * 2) for seed, level in ((1, 4.0), (2, 8.0))),
+    )
+    drops = study.ablation_drops(runs, ABLATIONS)
+    np.testing.assert_allclose(drops.change, [[-40]])
+    np.testing.assert_allclose(drops.intervals, [[-60, -20]])
+    one_seed = [run for run in runs if run.config.seed == 1]
+    assert study.ablation_drops(one_seed, ABLATIONS).intervals is None
+
+
 def test_no_waterfall_without_dqn(make):
     runs = make(("rainbow", "pong", 1, [1.0]), ("no_noisy", "pong", 1, [0.0]))
     assert study.ablation_drops(runs, ABLATIONS) is None
@@ -105,9 +119,9 @@ def test_end_scores_prefer_the_evaluated_snapshot(make, tmp_path):
     write_evaluation(tmp_path / "pong_rainbow_1", 6.0, protocol="paper/human")
     ends = study.end_scores(read_runs(tmp_path))
     assert list(ends) == ["paper/noop", "paper/human"]
-    assert ends["paper/noop"]["rainbow"].by_world == {"pong": [5.0, 8.0]}
+    assert ends["paper/noop"]["rainbow"].by_environment == {"pong": [5.0, 8.0]}
     assert ends["paper/noop"]["rainbow"].sources == {study.SNAPSHOT, study.BEST}
-    assert ends["paper/human"]["rainbow"].by_world == {"pong": [6.0]}
+    assert ends["paper/human"]["rainbow"].by_environment == {"pong": [6.0]}
 
 
 def test_human_starts_have_their_own_reference(make, tmp_path):
@@ -117,6 +131,31 @@ def test_human_starts_have_their_own_reference(make, tmp_path):
     ends = study.end_scores(read_runs(tmp_path))
     found = study.percent(ends["paper/human"]["rainbow"], "paper/human")
     assert found["pong"] == [pytest.approx(100)]
+
+
+def test_intervals_are_over_seeds_or_over_the_episodes_of_one(make, tmp_path):
+    def estimate():
+        (ends,) = study.end_scores(read_runs(tmp_path)).values()
+        return study.estimate(ends["rainbow"], "paper/noop")
+
+    make(("rainbow", "pong", 1, [14.6]))
+    assert estimate().intervals is None
+    write_evaluation(tmp_path / "pong_rainbow_1", [-20.7, 14.6] * 10)
+    found = estimate()
+    assert found.over == "episodes"
+    assert found.values.median == pytest.approx(50)
+    # A mean of 20 draws of 0 or 100 %: 50 plus or minus 1.96 * 50 / sqrt(20).
+    assert found.intervals[0].low == pytest.approx(50 - 21.9, abs=4)
+    assert found.intervals[0].high == pytest.approx(50 + 21.9, abs=4)
+    make(("rainbow", "pong", 2, [14.6]))
+    assert estimate().over == "seeds"
+
+
+def test_end_scores_say_how_they_were_evaluated(make, tmp_path):
+    make(("rainbow", "pong", 1, [1.0]))
+    write_evaluation(tmp_path / "pong_rainbow_1", 5.0, snapshot="latest", eval_epsilon=0.001)
+    (ends,) = study.end_scores(read_runs(tmp_path)).values()
+    assert ends["rainbow"].conditions == {"20 episodes, latest weights, epsilon 0.001"}
 
 
 def unfinished(runs, **which):
@@ -141,7 +180,7 @@ def test_unfinished_runs_count_only_alone(make):
     assert study.counted(alone) == alone
 
 
-def test_missing_runs_are_those_the_grid_lacks(make):
+def test_missing_runs_of_the_grid(make):
     runs = unfinished(
         make(
             ("rainbow", "pong", 1, [1.0, 2.0]),
@@ -152,34 +191,34 @@ def test_missing_runs_are_those_the_grid_lacks(make):
         agent="rainbow",
         seed=2,
     )
-    found = {(m.world, m.agent, m.seed): m.found for m in study.missing_runs(runs)}
+    found = {(m.environment, m.agent, m.seed): m.found for m in study.missing_runs(runs)}
     assert found == {
         ("pong", "rainbow", 2): "unfinished: 2 of 10 million frames",
         ("pong", "dqn", 1): "no score yet",
-        ("pong", "dqn", 2): "not there",
-        ("qbert", "dqn", 1): "not there",
-        ("qbert", "rainbow", 1): "not there",
-        ("qbert", "rainbow", 2): "not there",
+        ("pong", "dqn", 2): "missing",
+        ("qbert", "dqn", 1): "missing",
+        ("qbert", "rainbow", 1): "missing",
+        ("qbert", "rainbow", 2): "missing",
     }
 
 
-def test_worlds_without_a_human_are_no_part_of_the_grid_of_games(make, tmp_path):
+def test_environments_without_a_human_are_not_in_the_grid_of_games(make, tmp_path):
     make(("rainbow", "pong", 1, [1.0]), ("dqn", "pong", 1, [1.0]))
     write_run(tmp_path / "cart", [9.0], protocol="gymnasium", environment="CartPole-v1", seed=7)
     assert study.missing_runs(read_runs(tmp_path)) == []
 
 
-def test_runs_of_other_settings_are_told(make):
+def test_different_settings_are_reported(make):
     runs = make(("rainbow", "pong", 1, [1.0]))
     other = dataclasses.replace(runs[0].config, seed=2, learning_rate=0.1, batch_size=32)
-    sentences = study.unlike_settings([*runs, dataclasses.replace(runs[0], config=other)])
+    sentences = study.differing_settings([*runs, dataclasses.replace(runs[0], config=other)])
     assert sentences == ["rainbow on Atari: runs differ in --learning_rate (0.1, 6.25e-05)."]
-    assert study.unlike_settings(runs) == []
+    assert study.differing_settings(runs) == []
 
 
-def test_runs_of_unlike_lengths_are_told(make):
+def test_different_lengths_are_reported(make):
     runs = make(("rainbow", "pong", 1, [1.0]), ("dqn", "pong", 1, [1.0, 2.0]))
-    (sentence,) = study.unlike_settings(runs)
+    (sentence,) = study.differing_settings(runs)
     assert "(1, 2 million frames)" in sentence
 
 
@@ -195,7 +234,7 @@ def checked(runs, *, mixed=False, with_paper=False):
 
 
 @pytest.mark.parametrize("other", ["sticky/noop", "paper/human"])
-def test_unlike_curves_are_refused(tmp_path, other):
+def test_curves_of_different_protocols_are_refused(tmp_path, other):
     runs = protocols(tmp_path, "paper/noop", other)
     with pytest.raises(ConfigError, match="--mixed") as error:
         checked(runs)
@@ -234,7 +273,7 @@ def test_both_start_regimes_stand_side_by_side(tmp_path):
     assert len(checked(read_runs(tmp_path), with_paper=True)) == 1
 
 
-def test_other_worlds_mix_with_nothing(tmp_path):
+def test_other_environments_conflict_with_nothing(tmp_path):
     write_run(tmp_path / "cart", [9.0], protocol="gymnasium", environment="CartPole-v1")
     protocols(tmp_path, "paper/noop")
     assert {Path(run.folder).name for run in checked(read_runs(tmp_path))} == {"cart", "0"}

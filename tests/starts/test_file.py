@@ -1,4 +1,4 @@
-"""Start files: what is recorded replays exactly, and what would not is refused."""
+"""Start files: recordings replay exactly, and files that would not are rejected."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from ale_py import ALEInterface, LoggerMode, roms
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.environments.atari import AtariWorld
 from rainbow_tf.environments.screens import shrink
-from rainbow_tf.evaluation.episodes import JudgedGames, play_episodes
+from rainbow_tf.evaluation.episodes import EvaluationGames, play_episodes
 from rainbow_tf.games import GAMES
 from rainbow_tf.starts import file as starts
 from rainbow_tf.starts.emulator import Emulator
@@ -20,7 +20,7 @@ from rainbow_tf.types import Decision
 
 
 def record(path, game="breakout", *, lengths=(200, 90), origin="random", repeat=4, seed=1):
-    """A start file of random games, cut at so many actions."""
+    """A start file of random games, cut at these numbers of actions."""
     settings = starts.recorder_settings(game, action_repeat=repeat, seed=seed)
     trajectories = []
     for k, length in enumerate(lengths):
@@ -42,7 +42,7 @@ def breakout(tmp_path_factory):
 
 
 def rewrite(start_file: StartFile, path, change, *, with_checksum=True):
-    """The file after `change` of its body, with a checksum that fits if wanted."""
+    """Writes the file with a changed body, and a matching checksum if wanted."""
     content = json.loads(start_file.path.read_text())
     change(content["body"])
     if with_checksum:
@@ -51,14 +51,14 @@ def rewrite(start_file: StartFile, path, change, *, with_checksum=True):
     return path
 
 
-# Frames.
+# Observations.
 
 
 @pytest.mark.parametrize(
     ("game", "repeat", "stack", "steps"),
     [("qbert", 4, 4, 150), ("breakout", 4, 4, 150), ("seaquest", 3, 2, 60), ("pong", 1, 1, 40)],
 )
-def test_frames_are_those_of_the_training_s_world(game, repeat, stack, steps):
+def test_observations_equal_those_of_training(game, repeat, stack, steps):
     config = Config(game=game, noop_max=0, action_repeat=repeat, frame_stack=stack)
     world = AtariWorld(config=config, num_envs=1, seed=3, training=False)
     emulator = Emulator(game, seed=5, action_repeat=repeat, frame_stack=stack)
@@ -75,13 +75,13 @@ def test_frames_are_those_of_the_training_s_world(game, repeat, stack, steps):
         if emulator.is_over:
             break
         np.testing.assert_array_equal(emulator.observation, output.observation[0], strict=True)
-        # Also as a whole from the screens, as after a replay.
+        # Also when rebuilt from the screens, as after a replay.
         looking.hold(code, repeat)
         looking.look()
         np.testing.assert_array_equal(looking.observation, output.observation[0], strict=True)
 
 
-def test_a_start_is_handed_over_as_the_training_s_world_would_show_it(breakout):
+def test_observations_at_start_points_equal_those_of_training(breakout):
     config = Config(game="breakout", noop_max=0)
     world = AtariWorld(config=config, num_envs=1, seed=3, training=False)
     codes = [
@@ -100,7 +100,7 @@ def test_a_start_is_handed_over_as_the_training_s_world_would_show_it(breakout):
     for lane, point in enumerate(points):
         expected = outputs[point.actions].observation[0]
         np.testing.assert_array_equal(handed.observation[lane], expected, strict=True)
-    # And it goes on the same way.
+    # The next step is the same too.
     stepped = lanes.step(np.array([codes.index(action) for action in [*actions[1:5], 0, 0, 0]]))
     for lane in range(4):
         expected = outputs[points[lane].actions + 1]
@@ -110,7 +110,7 @@ def test_a_start_is_handed_over_as_the_training_s_world_would_show_it(breakout):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("game", GAMES)
-def test_frames_of_every_game(game):
+def test_observations_of_every_game(game):
     config = Config(game=game, noop_max=0)
     world = AtariWorld(config=config, num_envs=1, seed=3, training=False)
     emulator = Emulator(game, seed=5, action_repeat=4, frame_stack=4)
@@ -125,7 +125,7 @@ def test_frames_of_every_game(game):
         np.testing.assert_array_equal(emulator.observation, output.observation[0])
 
 
-def test_shrinking_is_opencv_s_to_the_last_bit():
+def test_shrink_equals_opencv_bit_for_bit():
     cv2 = pytest.importorskip("cv2")
     rng = np.random.default_rng(0)
     for _ in range(20):
@@ -134,8 +134,8 @@ def test_shrinking_is_opencv_s_to_the_last_bit():
         np.testing.assert_array_equal(shrink(screen, (84, 84)), expected, strict=True)
 
 
-def test_a_recording_frame_by_frame_is_seen_in_the_agent_s_steps(tmp_path):
-    """Of a person's game the agent sees what it would have seen had its steps ended there."""
+def test_frame_by_frame_recording_is_observed_in_agent_steps(tmp_path):
+    """The agent sees a human recording as if its own steps had ended at the start point."""
     person = record(tmp_path / "person.json", repeat=1, lengths=(130,), origin="human")
     codes = person.trajectories[0].actions
     emulator = starts.replay(person, StartPoint(0, 122, 122), action_repeat=4, frame_stack=4)
@@ -163,7 +163,7 @@ def raw_emulator(game):
 # Replays.
 
 
-def test_a_replay_twice_gives_the_same_state(breakout):
+def test_replay_is_deterministic(breakout):
     for point in starts.sample_points(breakout, 3, seed=2):
         one, two = (
             starts.replay(breakout, point, action_repeat=4, frame_stack=4) for _ in range(2)
@@ -175,9 +175,9 @@ def test_a_replay_twice_gives_the_same_state(breakout):
             assert one.step(3) == two.step(3)
 
 
-def test_a_trajectory_ends_before_its_game_does(tmp_path):
+def test_trajectory_ends_before_the_game_is_over(tmp_path):
     whole = record(tmp_path / "whole.json", "pong", lengths=(5000,))
-    point = starts.last_point(whole, 0)
+    point = starts.points(whole, 0)[-1]
     assert point.actions < 5000
     emulator = starts.replay(whole, point, action_repeat=4, frame_stack=4)
     assert not emulator.is_over
@@ -189,10 +189,10 @@ def stress_games():
 
 @pytest.mark.stress
 @pytest.mark.parametrize("game", stress_games())
-def test_a_thousand_starts_of_five_games_replay(game, tmp_path):
+def test_many_starts_of_five_games_replay(game, tmp_path):
     start_file = record(tmp_path / "starts.json", game, lengths=(1800,) * 20)
     for trajectory in range(20):
-        last = starts.last_point(start_file, trajectory)
+        last = starts.points(start_file, trajectory)[-1]
         starts.replay(start_file, last, action_repeat=4, frame_stack=4)
     states = {}
     for point in starts.sample_points(start_file, 200, seed=1):
@@ -202,7 +202,7 @@ def test_a_thousand_starts_of_five_games_replay(game, tmp_path):
     assert len(states) > 20
 
 
-# Refusals.
+# Rejected files.
 
 
 def sentence(error) -> str:
@@ -212,7 +212,7 @@ def sentence(error) -> str:
     return text
 
 
-def test_a_changed_file_is_refused(breakout, tmp_path):
+def test_changed_file_is_rejected(breakout, tmp_path):
     def change(body):
         body["trajectories"][0]["origin"] = "human"
 
@@ -224,7 +224,7 @@ def test_a_changed_file_is_refused(breakout, tmp_path):
 
 @pytest.mark.parametrize("where", [3, 100, -1])
 def test_changed_actions_do_not_replay(breakout, tmp_path, where):
-    """Even under a new checksum: the RAM tells."""
+    """Even with a new file checksum: the checksums of the RAM differ."""
 
     def change(body):
         actions = list(body["trajectories"][0]["actions"])
@@ -233,11 +233,11 @@ def test_changed_actions_do_not_replay(breakout, tmp_path, where):
 
     changed = starts.read(rewrite(breakout, tmp_path / "changed.json", change))
     with pytest.raises(ConfigError, match="does not replay") as error:
-        starts.replay(changed, starts.last_point(changed, 0), action_repeat=4, frame_stack=4)
+        starts.replay(changed, starts.points(changed, 0)[-1], action_repeat=4, frame_stack=4)
     assert "changed.json" in sentence(error)
 
 
-def test_a_changed_checksum_in_the_midst_does_not_replay(breakout, tmp_path):
+def test_wrong_checksum_on_the_way_does_not_replay(breakout, tmp_path):
     def change(body):
         body["trajectories"][0]["checksums"][2] = "00000000"
 
@@ -247,8 +247,8 @@ def test_a_changed_checksum_in_the_midst_does_not_replay(breakout, tmp_path):
         starts.replay(changed, StartPoint(0, 45, 180), action_repeat=4, frame_stack=4)
 
 
-def test_a_game_that_ends_on_the_way_does_not_replay(tmp_path):
-    """Not even with the right checksums: there would be nothing left to play."""
+def test_game_over_on_the_way_does_not_replay(tmp_path):
+    """Even with the right checksums: nothing would be left to play."""
     pong = record(tmp_path / "pong.json", "pong", lengths=(5000,))
     actions = (*pong.trajectories[0].actions, *[0] * 300)
     emulator = Emulator("pong", seed=1, action_repeat=4, frame_stack=1)
@@ -260,7 +260,7 @@ def test_a_game_that_ends_on_the_way_does_not_replay(tmp_path):
     assert emulator.is_over
     ended = pong._replace(trajectories=[starts.Trajectory("random", actions, tuple(checksums))])
     with pytest.raises(ConfigError, match="does not replay"):
-        starts.replay(ended, starts.last_point(ended, 0), action_repeat=4, frame_stack=4)
+        starts.replay(ended, starts.points(ended, 0)[-1], action_repeat=4, frame_stack=4)
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_a_game_that_ends_on_the_way_does_not_replay(tmp_path):
         ("action_repeat", 4, {"action_repeat": 6}, "does not divide the run's 6"),
     ],
 )
-def test_files_of_other_settings_are_refused(breakout, name, value, settings, expected):
+def test_files_of_other_settings_are_rejected(breakout, name, value, settings, expected):
     changed = {**breakout.settings.__dict__, name: value}
     other = breakout._replace(settings=starts.RecorderSettings(**changed))
     starts.check_fits(breakout, Config(game="breakout"))
@@ -282,7 +282,7 @@ def test_files_of_other_settings_are_refused(breakout, name, value, settings, ex
     sentence(error)
 
 
-def test_other_worlds_and_empty_files_are_refused(breakout):
+def test_other_environments_and_empty_files_are_rejected(breakout):
     with pytest.raises(ConfigError, match="for Atari games"):
         starts.check_fits(breakout, Config(environment="CartPole-v1"))
     with pytest.raises(ConfigError, match="no trajectory yet"):
@@ -300,7 +300,7 @@ def test_other_worlds_and_empty_files_are_refused(breakout):
         ('{"body": {"format": 1}}', "was changed"),
     ],
 )
-def test_files_that_are_no_start_files(tmp_path, text, expected):
+def test_files_that_are_not_start_files(tmp_path, text, expected):
     path = tmp_path / "starts.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match=expected) as error:
@@ -308,7 +308,7 @@ def test_files_that_are_no_start_files(tmp_path, text, expected):
     assert "record_starts" in sentence(error)
 
 
-def test_bytes_that_are_no_text(tmp_path):
+def test_binary_and_missing_files(tmp_path):
     path = tmp_path / "starts.json"
     path.write_bytes(b"\x80\x04\x95\xff")
     with pytest.raises(ConfigError, match="not JSON"):
@@ -336,7 +336,7 @@ def test_bytes_that_are_no_text(tmp_path):
         lambda body: body["trajectories"][0]["checksums"].pop(),
     ],
 )
-def test_files_that_lack_something(breakout, tmp_path, change):
+def test_incomplete_files(breakout, tmp_path, change):
     path = rewrite(breakout, tmp_path / "starts.json", change)
     with pytest.raises(ConfigError, match="cannot be used, it is incomplete") as error:
         starts.read(path)
@@ -375,17 +375,17 @@ def test_trajectories_that_are_too_short(breakout, tmp_path):
         (["random"], "random"),
     ],
 )
-def test_only_people_s_games_are_called_human(breakout, origins, expected):
+def test_origin_is_human_only_if_people_played_all(breakout, origins, expected):
     trajectory = breakout.trajectories[0]
     mixed = breakout._replace(trajectories=[trajectory._replace(origin=o) for o in origins])
     assert mixed.origin == expected
 
 
-# Worlds.
+# The environment.
 
 
 class Cycle:
-    """Plays its actions over and over, alike in every lane, and expects nothing."""
+    """Cycles through its actions, the same in every lane; all values are 0."""
 
     def __init__(self, *actions):
         self.actions = actions
@@ -398,7 +398,7 @@ class Cycle:
         return Decision(np.full(lanes, action), None, np.zeros(lanes), None)
 
 
-def test_scores_of_a_scripted_policy_are_those_of_a_raw_emulator(breakout):
+def test_scores_equal_those_of_a_raw_emulator(breakout):
     """Whole games of five lives, unclipped, from three starts."""
     points = [StartPoint(0, 30, 120), StartPoint(0, 60, 240), StartPoint(1, 45, 180)]
     config = Config(game="breakout")
@@ -416,21 +416,21 @@ def test_scores_of_a_scripted_policy_are_those_of_a_raw_emulator(breakout):
                 if ale.game_over():
                     break
             length += 1
-        assert lives > 1  # several are lost on the way
+        assert lives > 1  # several lives are lost on the way
         expected.append((score, length))
     assert sum(score for score, _ in expected) > 0
     world = StartWorld(config=config, starts=breakout, points=points, num_envs=3)
-    games = JudgedGames(Cycle(1, 2, 3, 3, 2), world, config=config)
+    games = EvaluationGames(Cycle(1, 2, 3, 3, 2), world, config=config)
     played = dict(play_episodes(games, num_lanes=3, episodes=3))
     assert [(played[i].score, played[i].length) for i in range(3)] == expected
 
 
-def test_lanes_take_turns_and_then_rest(breakout):
+def test_lanes_share_the_points_and_then_idle(breakout):
     config = Config(game="breakout", max_episode_frames=20)
     points = starts.sample_points(breakout, 3, seed=1)
     world = StartWorld(config=config, starts=breakout, points=points, num_envs=2)
     outputs = [world.reset(), *(world.step(np.zeros(2, np.int32)) for _ in range(12))]
-    # Five steps of four frames, counted from the start, then the next start or a rest.
+    # Five steps of four frames from the start point, then the next point or idling.
     is_cut = [t in (5, 11) for t in range(13)]
     assert not any(o.terminal[0] for o in outputs)
     assert [bool(o.episode_over[0]) for o in outputs] == is_cut
@@ -448,7 +448,7 @@ def test_lanes_take_turns_and_then_rest(breakout):
     world.close()
 
 
-def test_a_lost_life_is_terminal_and_the_game_goes_on(breakout):
+def test_lost_life_is_terminal_and_the_game_continues(breakout):
     world = StartWorld(
         config=Config(game="breakout"),
         starts=breakout,

@@ -1,4 +1,4 @@
-"""Videos: what goes in comes out, whole or not at all."""
+"""Video files: content, frame rate, and atomic writing."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from rainbow_tf.video.encoder import Gif, check_video, enlarged, frames_per_seco
 
 
 def moving_square(count, height=64, width=96):
-    """A red square that goes right on a green ground."""
+    """A red square that moves right on a green background."""
     for i in range(count):
         picture = np.full((height, width, 3), (20, 120, 40), np.uint8)
         picture[16:32, 2 * i : 2 * i + 16] = (220, 30, 30)
@@ -21,11 +21,11 @@ def moving_square(count, height=64, width=96):
 
 
 def read(path):
-    """All frames, and how many there are in a second."""
+    """All frames, and the frame rate."""
     capture = cv2.VideoCapture(str(path))
     frames = []
     while (frame := capture.read()[1]) is not None:
-        frames.append(frame[..., ::-1])  # blue comes first
+        frames.append(frame[..., ::-1])  # OpenCV returns BGR
     return frames, capture.get(cv2.CAP_PROP_FPS)
 
 
@@ -36,7 +36,7 @@ def write(path, pictures, rate=10):
 
 
 @pytest.mark.parametrize("suffix", ["mp4", "gif"])
-def test_pictures_come_back(tmp_path, suffix):
+def test_round_trip(tmp_path, suffix):
     path = tmp_path / "new" / f"square.{suffix}"
     pictures = list(moving_square(20))
     write(path, pictures)
@@ -48,7 +48,7 @@ def test_pictures_come_back(tmp_path, suffix):
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_a_gif_has_the_colours_of_all_its_pictures(tmp_path):
+def test_gif_palette_covers_all_pictures(tmp_path):
     colours = [(230, 20, 20), (20, 230, 20), (20, 20, 230), (230, 230, 20)]
     write(tmp_path / "c.gif", [np.full((32, 32, 3), colour, np.uint8) for colour in colours])
     frames, _ = read(tmp_path / "c.gif")
@@ -58,7 +58,7 @@ def test_a_gif_has_the_colours_of_all_its_pictures(tmp_path):
 @pytest.mark.parametrize(
     ("rate", "kept", "milliseconds"), [(10, 60, 100), (15, 60, 66.7), (30, 30, 66.7), (50, 15, 80)]
 )
-def test_a_gif_drops_pictures_and_keeps_the_time(tmp_path, rate, kept, milliseconds):
+def test_gif_drops_pictures_and_keeps_the_speed(tmp_path, rate, kept, milliseconds):
     gif = Gif(tmp_path / "x.gif", frames_per_second=rate)
     for picture in moving_square(60, width=160):
         gif.add(picture)
@@ -66,10 +66,10 @@ def test_a_gif_drops_pictures_and_keeps_the_time(tmp_path, rate, kept, milliseco
     with Image.open(tmp_path / "x.gif") as image:
         assert image.n_frames == kept
         assert image.info["loop"] == 0
-        assert image.info["duration"] == pytest.approx(milliseconds, abs=10)  # in hundredths
+        assert image.info["duration"] == pytest.approx(milliseconds, abs=10)  # stored as 1/100 s
 
 
-def test_a_gif_ends_after_a_minute(monkeypatch):
+def test_gif_ends_after_a_minute():
     gif = Gif(None, frames_per_second=1)
     for i in range(70):
         gif.add(np.full((2, 2, 3), 3 * i, np.uint8))
@@ -79,7 +79,7 @@ def test_a_gif_ends_after_a_minute(monkeypatch):
 
 @pytest.mark.parametrize("suffix", ["mp4", "gif"])
 @pytest.mark.parametrize("problem", [KeyboardInterrupt, RuntimeError])
-def test_what_fails_leaves_the_old_file_and_no_other(tmp_path, suffix, problem):
+def test_failure_leaves_only_the_old_file(tmp_path, suffix, problem):
     path = tmp_path / f"x.{suffix}"
     path.write_text("old")
 
@@ -94,7 +94,7 @@ def test_what_fails_leaves_the_old_file_and_no_other(tmp_path, suffix, problem):
 
 
 @pytest.mark.parametrize("suffix", ["mp4", "gif"])
-def test_a_full_disk_is_told_and_leaves_nothing(tmp_path, suffix):
+def test_full_disk_is_reported_and_leaves_nothing(tmp_path, suffix):
     code = (
         "import pathlib, resource, signal, sys\n"
         "import numpy as np\n"
@@ -121,7 +121,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path, suffix):
     assert not list(tmp_path.iterdir())
 
 
-def test_bad_files_are_refused_and_nothing_is_touched(tmp_path):
+def test_bad_paths_are_rejected_without_touching_the_disk(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "folder.mp4").mkdir()
     for name, reason in {
@@ -136,16 +136,16 @@ def test_bad_files_are_refused_and_nothing_is_touched(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"file", "folder.mp4"}
 
 
-def test_only_mp4_needs_the_extra(monkeypatch, tmp_path):
+def test_only_mp4_needs_imageio_ffmpeg(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     with pytest.raises(ConfigError, match=r'pip install "rainbow_tf\[video\]"'):
         check_video(tmp_path / "game.mp4")
     write(tmp_path / "game.gif", moving_square(3))
 
 
-def test_small_screens_grow_by_whole_pixels_and_large_ones_shrink():
+def test_screens_grow_by_whole_factors_or_shrink():
     screen = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
-    large = enlarged(screen, height=9, width=100)  # four times would be 8 high
+    large = enlarged(screen, height=9, width=100)  # four times is 8 high
     assert large.shape == (8, 12, 3)
     np.testing.assert_array_equal(large[::4, ::4], screen)
     np.testing.assert_array_equal(large[3::4, 3::4], screen)
@@ -156,7 +156,7 @@ def test_small_screens_grow_by_whole_pixels_and_large_ones_shrink():
     assert set(small.ravel()) == {77}
 
 
-def test_atari_is_shown_at_its_own_speed():
+def test_atari_is_shown_at_real_speed():
     assert frames_per_second(Config(game="qbert")) == 15
     assert frames_per_second(Config(game="qbert", action_repeat=1)) == 60
     assert frames_per_second(Config(environment="CartPole-v1")) == 15

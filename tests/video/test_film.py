@@ -1,4 +1,4 @@
-"""Films: whole games, scene by scene, with what the policy thought."""
+"""Films: whole episodes, scene by scene, with the policy's estimates."""
 
 import itertools
 
@@ -15,7 +15,7 @@ CARTPOLE = Config(environment="CartPole-v1", v_min=0, v_max=100)
 
 
 class Leaning:
-    """Pushes the cart to where the pole leans, which lasts, or away from there."""
+    """Pushes the cart toward where the pole leans, which balances it, or away."""
 
     def __init__(self, *, is_wise=True):
         self.is_wise = is_wise
@@ -41,7 +41,7 @@ def film(config=CARTPOLE, *, episodes=2, **kwargs):
     return actor, scenes, spec
 
 
-def test_scenes_are_whole_games():
+def test_scenes_cover_whole_episodes():
     actor, scenes, _ = film(is_wise=False)
     games = [list(game) for _, game in itertools.groupby(scenes, lambda scene: scene.episode)]
     assert len(games) == 2
@@ -50,15 +50,15 @@ def test_scenes_are_whole_games():
         steps = [scene.step for scene in game]
         assert steps == list(range(len(game)))
         assert 8 <= steps[-1] <= 15
-        assert [scene.score for scene in game] == steps  # CartPole gives 1 a step
+        assert [scene.score for scene in game] == steps  # CartPole's reward is 1 per step
         assert [scene.is_last for scene in game] == [False] * (len(game) - 1) + [True]
-    # A second game starts with an observation of its own.
+    # The second game starts with a new observation.
     start = len(games[0]) - 1
     assert np.abs(actor.observations[start]).max() < 0.05
     assert not np.array_equal(actor.observations[start], actor.observations[0])
 
 
-def test_a_thought_is_what_the_actor_judged():
+def test_scenes_have_the_actor_s_estimates():
     _, scenes, _ = film(episodes=1, is_wise=False)
     for number, scene in enumerate(scenes[:-1], start=1):
         thought = scene.thought
@@ -67,21 +67,21 @@ def test_a_thought_is_what_the_actor_judged():
     assert scenes[-1].thought is scenes[-2].thought
 
 
-def test_screens_move_with_the_game():
+def test_screens_follow_the_game():
     _, scenes, _ = film(episodes=1, is_wise=False)
     # The pole falls: each screen but the first few shows it lower.
     assert len({scene.screen.tobytes() for scene in scenes}) > len(scenes) / 2
     assert not np.array_equal(scenes[-1].screen, scenes[-2].screen)
 
 
-def test_a_share_of_random_actions_is_played_as_in_an_evaluation():
+def test_epsilon_is_that_of_evaluation():
     config = Config(environment="CartPole-v1", eval_epsilon=0.25, max_episode_frames=5)
     actor, scenes, _ = film(config, episodes=1)
     assert actor.epsilons == {0.25}
     assert len(scenes) == 6
 
 
-def test_an_atari_step_is_four_frames():
+def test_atari_steps_count_four_frames():
     config = Config(game="qbert", max_episode_frames=40)
     world = make_world(config, num_envs=1, seed=1, training=False, screens=True)
 
@@ -99,7 +99,7 @@ def test_an_atari_step_is_four_frames():
     ("shape", "height", "width"),
     [((210, 160), 630, 480), ((10, 10), 630, 630), ((400, 600), 600, 600), ((9, 5), 630, 350)],
 )
-def test_the_screen_stands_beside_the_panel(shape, height, width):
+def test_screen_and_panel_are_side_by_side(shape, height, width):
     _, _, spec = film(episodes=1, is_wise=False)
     thought = Thought(0, np.zeros(2), 0.0, np.full((2, 51), 1 / 51))
     screen = np.full((*shape, 3), 200, np.uint8)
@@ -110,4 +110,4 @@ def test_the_screen_stands_beside_the_panel(shape, height, width):
     rows, columns = np.flatnonzero(lit.any(axis=1)), np.flatnonzero(lit.any(axis=0))
     assert len(columns) == width
     assert len(rows) in (height, height // 400 * 400)
-    assert rows[0] == pytest.approx(629 - rows[-1], abs=1), "in the middle"
+    assert rows[0] == pytest.approx(629 - rows[-1], abs=1), "centred"

@@ -1,4 +1,4 @@
-"""The panel: where the colours are, and that nothing on it jumps."""
+"""The panel: positions of bars and marks, and stable axes."""
 
 import itertools
 
@@ -28,7 +28,7 @@ def scene(thought, *, step=0, score=0.0):
 
 
 def sure(*atoms):
-    """A thought whose actions have sure returns on these atoms; the first is taken."""
+    """A thought whose actions have certain returns on these atoms; the first is taken."""
     probs = np.eye(51)[list(atoms)]
     values = probs @ SUPPORT
     return Thought(0, values, float(values[0]), probs)
@@ -46,7 +46,7 @@ def charts(drawn, picture):
     return [picture[chart.slices] for chart in drawn._charts]
 
 
-def test_bars_stand_at_their_returns():
+def test_bars_are_at_their_returns():
     drawn = panel(["A", "B", "C"], height=630)
     picture = drawn.draw(scene(sure(25, 0, 50)))
     for chart, share in zip(charts(drawn, picture), (0.5, 0.5 / 51, 50.5 / 51), strict=True):
@@ -55,7 +55,7 @@ def test_bars_stand_at_their_returns():
         assert len(columns) <= np.ceil(chart.shape[1] / 51)
 
 
-def test_heights_are_roots_of_probabilities():
+def test_heights_are_square_roots_of_probabilities():
     drawn = panel(["A", "B"])
     probs = np.zeros((2, 51))
     probs[0, [10, 40]] = 0.25, 0.75
@@ -82,19 +82,19 @@ def test_the_mean_is_marked():
 
 
 @pytest.mark.parametrize("action", [0, 1, 2])
-def test_the_chosen_action_and_no_other_is_highlighted(action):
+def test_only_the_chosen_action_is_highlighted(action):
     drawn = panel(NAMES[:3])
     picture = drawn.draw(scene(sure(25, 25, 25)._replace(action=action)))
     marked = [has_colour(cell, _CHOSEN).any() for cell in cells(drawn, picture)]
     assert marked == [i == action for i in range(3)]
 
 
-def test_what_does_not_change_is_drawn_alike():
+def test_static_parts_do_not_move():
     drawn = panel(NAMES[:6])
     first = drawn.draw(scene(sure(*range(6))))
     np.testing.assert_array_equal(drawn.draw(scene(sure(*range(6)))), first)
     wider = drawn.draw(scene(sure(*range(44, 50)), step=1, score=100.0))
-    # Names, and the axis under the charts: nothing but what is drawn has moved.
+    # The axis under the charts has not moved.
     last = drawn._cells[-1]
     axis = slice(last.bottom, last.bottom + drawn._small.size), slice(None)
     np.testing.assert_array_equal(wider[axis], first[axis])
@@ -102,7 +102,7 @@ def test_what_does_not_change_is_drawn_alike():
 
 @pytest.mark.parametrize("height", [420, 630])
 @pytest.mark.parametrize("count", [1, 2, 3, 6, 9, 10, 18, 40])
-def test_cells_have_room_and_do_not_overlap(count, height):
+def test_cells_fit_and_do_not_overlap(count, height):
     drawn = panel((NAMES * 3)[:count], height=height)
     used = np.zeros((drawn.height, drawn.width), int)
     for cell, chart in zip(drawn._cells, drawn._charts, strict=True):
@@ -143,7 +143,7 @@ def test_probabilities_have_an_axis_from_0_to_1():
     assert share == pytest.approx(0.75, abs=0.02)
 
 
-def test_values_are_drawn_over_time_and_begin_anew_with_an_episode():
+def test_value_curve_restarts_with_every_episode():
     drawn = panel(["A", "B"])
     lengths = []
     for step in (0, 1, 2, 3, 0, 1):
@@ -153,7 +153,7 @@ def test_values_are_drawn_over_time_and_begin_anew_with_an_episode():
     assert lengths == [1, 2, 3, 4, 1, 2]
 
 
-def test_a_long_game_moves_on():
+def test_value_curve_of_a_long_game_scrolls():
     drawn = panel(["A", "B"])
     wide = drawn._strip.right - drawn._strip.left
     for step in range(wide + 50):

@@ -1,8 +1,7 @@
-"""Ape-X (Horgan et al. 2018): processes that play, processes that remember, and here who learns.
+"""The learner of Ape-X (Horgan et al. 2018), which also drives the actors and the replay shards.
 
-What a single process is made of is only wrapped: `Player` has its world and actor, `ReplayShard`
-its replay, and the learner is its learner. All orders come from the learner's process, so that
-nothing changes between two ticks but what was ordered before.
+The parts of a single-process run are only wrapped: `Player` has its environment and actor,
+`ReplayShard` its replay. All requests come from this process, so a checkpoint is consistent.
 """
 
 import itertools
@@ -22,7 +21,7 @@ from rainbow_tf.distributed.apex.replay import PREFETCHED, WAITING_ADDS, Sharded
 from rainbow_tf.distributed.cluster import connect
 from rainbow_tf.environments.base import make_world
 from rainbow_tf.replay.replay import CHUNK_SLOTS
-from rainbow_tf.runs.weights import make_actor
+from rainbow_tf.runs.weights import make_policy
 from rainbow_tf.training.build import check_memory, make_learner
 from rainbow_tf.training.loop import exploration, learn
 from rainbow_tf.types import (
@@ -36,16 +35,16 @@ from rainbow_tf.types import (
     WorldSpec,
 )
 
-_AHEAD = 2  # rollouts that an actor has been asked for: it need not wait for the next order
+_AHEAD = 2  # rollouts requested from an actor in advance, so that it never waits
 _LADDER_EXPONENT = 7.0  # alpha of Horgan et al. 2018
 _PATIENCE_SECONDS = 1.0
 _NOTICE_SECONDS = 30.0
 _LEAST_STORE_BYTES = 128 << 20
-_VERSIONS = itertools.count()  # of weights: an actor keeps those whose number it has
+_VERSIONS = itertools.count()  # of weights: an actor skips a version that it has
 
 
 class Fleet(NamedTuple):
-    """What a run with actors is made of."""
+    """The parts of a run with actors."""
 
     ray: ModuleType
     players: list[Any]  # handles of `Player`
@@ -56,20 +55,20 @@ class Fleet(NamedTuple):
 
     @property
     def generators(self) -> dict[str, np.random.Generator]:
-        """All that is random in this process; that of actors and shards begins anew."""
+        """Generators of this process; those of actors and shards are not saved."""
         return {"replay": self.replay.rng, "evaluation_actor": self.evaluation_actor.rng}
 
     def close(self) -> None:
-        """Ends the processes."""
+        """Stops the processes."""
         self.ray.shutdown()
 
     def seconds(self, config: Config, batch: Batch) -> tuple[float, float]:
-        """Seconds of a step, and of one when learning: actors play while the learner learns."""
-        orders = Orders(config, self)
+        """Seconds per step, without and with learning, measured with actors at work."""
+        requests = Requests(config, self)
         self.learner.update(batch)
-        self.ray.get([orders.play(i, epsilon=0.0)[1] for i in range(len(self.players))])
+        self.ray.get([requests.play(i, epsilon=0.0)[1] for i in range(len(self.players))])
         started = time.perf_counter()
-        played = [orders.play(i, epsilon=0.0)[1] for i in range(len(self.players))]
+        played = [requests.play(i, epsilon=0.0)[1] for i in range(len(self.players))]
         updates = 0
         while len(self.ray.wait(played, num_returns=len(played), timeout=0)[1]) > 0 or not updates:
             self.learner.update(batch)
@@ -80,7 +79,7 @@ class Fleet(NamedTuple):
 
 
 def build_fleet(config: Config, start_steps: int = 0) -> Fleet:
-    """All parts, each where it belongs; waits until the cluster has placed them."""
+    """Starts all processes; waits until the cluster has placed them."""
     seeds = np.random.SeedSequence(config.seed)
     online_seed, target_seed, replay_seed = (int(s) // 2 for s in seeds.generate_state(3))
     replay_seed = (replay_seed + start_steps) % 2**31
@@ -97,7 +96,7 @@ def build_fleet(config: Config, start_steps: int = 0) -> Fleet:
         object_bytes=object_store_bytes(config, spec, learner.online.count_params()),
     )
     say(f"Starting --actors={config.actors} and --replay_shards={config.replay_shards} ...")
-    # A process that is started again plays what it was asked for; it says that it begins anew.
+    # A restarted process repeats its requests and reports that it started fresh episodes.
     player = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=-1)(Player)
     players = [
         player.remote(config=config, number=number, start_steps=start_steps)
@@ -106,7 +105,7 @@ def build_fleet(config: Config, start_steps: int = 0) -> Fleet:
     replay = ShardedReplay(ray=ray, config=config, spec=spec, seed=replay_seed)
     _wait_until_placed(ray, config, players)
     rng = np.random.default_rng(seeds)
-    actor = make_actor(config, learner.online, spec, noise=config.eval_noise, rng=rng)
+    actor = make_policy(config, learner.online, spec, noise=config.eval_noise, rng=rng)
     return Fleet(ray, players, replay, learner, actor, spec)
 
 
@@ -118,7 +117,7 @@ def _wait_until_placed(ray: ModuleType, config: Config, players: list[Any]) -> N
             ray.get(ready)
         except ray.exceptions.RayActorError as error:
             reason = str(error).strip().splitlines()[-1]
-            raise ConfigError(f"--actors={config.actors} could not be started: {reason}") from error
+            raise ConfigError(f"--actors={config.actors} could not start: {reason}") from error
         if not ready:
             cpus = ray.cluster_resources().get("CPU", 0)
             free = "" if config.address is None else f"; each needs a CPU of the cluster's {cpus:g}"
@@ -126,67 +125,67 @@ def _wait_until_placed(ray: ModuleType, config: Config, players: list[Any]) -> N
 
 
 def object_store_bytes(config: Config, spec: WorldSpec, num_parameters: int) -> int:
-    """Shared memory that is never exceeded: what may be under way at the same time, twice."""
+    """Size of Ray's object store: twice what can be in flight at the same time."""
     frame = int(np.prod(spec.frame_shape)) * spec.frame_dtype.itemsize
     rollout = config.rollout_steps * config.num_envs * (frame + 4 * config.n_step + 32)
     batch = 2 * config.batch_size * spec.frame_stack * frame
     weights = 4 * num_parameters
     chunk = CHUNK_SLOTS * (frame + 16)
-    under_way = (
+    in_flight = (
         (_AHEAD + WAITING_ADDS) * config.actors * rollout
         + (PREFETCHED + 1) * batch
         + (_AHEAD + 1) * weights
         + 2 * chunk
         + 8 * config.replay_capacity  # priorities, for a checkpoint
     )
-    return max(_LEAST_STORE_BYTES, 2 * under_way)
+    return max(_LEAST_STORE_BYTES, 2 * in_flight)
 
 
-class Orders:
-    """What the actors were asked to play, and the weights that they play with."""
+class Requests:
+    """Rollouts requested from the actors, and the weights that they use."""
 
     def __init__(self, config: Config, fleet: Fleet):
         self._config = config
         self._fleet = fleet
         self._asked = [0] * config.actors  # rollouts of each
         self._numbers = [0] * config.actors  # of the next rollout to arrive
-        self.under_way: deque[tuple[int, Any, Any]] = deque()  # actor, its rollout, what is told
+        self.in_flight: deque[tuple[int, Any, Any]] = deque()  # actor, rollout, its summary
         self._answered = time.monotonic()
         self.broadcast()
 
     def broadcast(self) -> None:
-        """Makes the weights of now those of rollouts that are asked for from here on."""
+        """Uses the current weights for all rollouts requested from now on."""
         variables = self._fleet.learner.online.trainable_variables
         self._weights = self._fleet.ray.put([variable.numpy() for variable in variables])
         self._version = next(_VERSIONS)
 
-    def play(self, actor: int, *, epsilon: float, anew: bool = False) -> tuple[Any, Any]:
-        """Asks an actor for a rollout."""
+    def play(self, actor: int, *, epsilon: float, fresh: bool = False) -> tuple[Any, Any]:
+        """Requests a rollout from an actor."""
         method = self._fleet.players[actor].play.options(num_returns=2)
-        return method.remote(self._weights, self._version, epsilon, anew=anew)
+        return method.remote(self._weights, self._version, epsilon, fresh=fresh)
 
     def give(self, steps: int, limit: float) -> None:
-        """Asks actors that have little to do, for as long as the steps stay below a limit."""
+        """Requests rollouts from the least busy actors, up to a limit of steps."""
         config, replay = self._config, self._fleet.replay
         rollout_steps = config.rollout_steps * config.num_envs
-        planned = steps + len(self.under_way) * rollout_steps
-        while planned < limit and len(self.under_way) < _AHEAD * config.actors:
-            counts = np.bincount([actor for actor, *_ in self.under_way], minlength=config.actors)
-            # In turns: where the learner is the slower one, the first would play all there is.
+        planned = steps + len(self.in_flight) * rollout_steps
+        while planned < limit and len(self.in_flight) < _AHEAD * config.actors:
+            counts = np.bincount([actor for actor, *_ in self.in_flight], minlength=config.actors)
+            # Round robin: with a slow learner, the first actor would get every request.
             actor = min(range(config.actors), key=lambda i: (counts[i], self._asked[i]))
             self._asked[actor] += 1
-            anew = actor in replay.broken_off
+            fresh = actor in replay.broken_off
             replay.broken_off.discard(actor)
             epsilon = actor_exploration(config, actor, steps)
-            self.under_way.append((actor, *self.play(actor, epsilon=epsilon, anew=anew)))
+            self.in_flight.append((actor, *self.play(actor, epsilon=epsilon, fresh=fresh)))
             planned += rollout_steps
 
     def collect(self, patience: float) -> list[Played]:
-        """Sends rollouts that were played to the replay, after waiting for one of them at most."""
+        """Sends finished rollouts to the replay; waits for at most one."""
         ray, replay = self._fleet.ray, self._fleet.replay
-        if not self.under_way:
+        if not self.in_flight:
             return []
-        answers = [told for _, _, told in self.under_way]
+        answers = [told for _, _, told in self.in_flight]
         ready, _ = ray.wait(answers, num_returns=1, timeout=patience)
         if ready:
             ready, _ = ray.wait(answers, num_returns=len(answers), timeout=0)
@@ -196,20 +195,20 @@ class Orders:
             say(f"No actor has answered for {_NOTICE_SECONDS:.0f} s; Ray may be restarting them.")
         arrived = set(ready)
         found = []
-        for actor, rollout, told in list(self.under_way):
+        for actor, rollout, told in list(self.in_flight):
             if told not in arrived:
                 continue
-            self.under_way.remove((actor, rollout, told))
+            self.in_flight.remove((actor, rollout, told))
             try:
                 played: Played = ray.get(told)
             except ray.exceptions.RayActorError as error:
                 reason = str(error).strip().splitlines()[-1]
                 raise ConfigError(
-                    f"Actor {actor} died and Ray cannot start it again ({reason}); give the same "
-                    "command again to go on from the last checkpoint."
+                    f"Actor {actor} died and Ray cannot restart it ({reason}); rerun the command "
+                    "to resume from the last checkpoint."
                 ) from error
             if played.begins and self._numbers[actor] > 0:
-                say(f"Actor {actor} plays from new episodes on: it, or its shard, was restarted.")
+                say(f"Actor {actor} or its replay shard was restarted; starting fresh episodes.")
             replay.add(actor, self._numbers[actor], rollout, played.begins)
             self._numbers[actor] += 1
             found.append(played)
@@ -218,27 +217,24 @@ class Orders:
 
 
 def train(config: Config, fleet: Fleet, start: Counters = BEGINNING) -> Iterator[Tick]:
-    """Plays and learns until the frames of the settings are reached; a tick for every update.
-
-    A tick without one says that nothing was due yet.
-    """
+    """Trains to the configured frames; a tick has one update, or none while none is due."""
     total_steps = config.steps(config.frames)
     history_steps = config.steps(config.min_history_frames)
     target_steps = config.steps(config.target_period_frames)
     ratio = config.updates_per_step
     lead = config.actors * config.rollout_steps * config.num_envs
     steps, updates = start
-    orders = Orders(config, fleet)
+    requests = Requests(config, fleet)
     fleet.replay.broken_off.update(range(config.actors))
     while steps < total_steps:
         is_empty = fleet.replay.num_sampleable == 0
         limit = float("inf")
         if not is_empty:
-            # The next update must come due, however rare updates are.
+            # Enough steps for the next update to become due, however rare updates are.
             limit = history_steps + (updates + 1) / ratio + lead
-        orders.give(steps, limit)
+        requests.give(steps, limit)
         is_due = int((steps - history_steps) * ratio) > updates and not is_empty
-        played = orders.collect(0.0 if is_due else _PATIENCE_SECONDS)
+        played = requests.collect(0.0 if is_due else _PATIENCE_SECONDS)
         before = steps
         steps += sum(rollout.steps for rollout in played)
         beta = linear(config.importance_exponent, 1.0, steps / total_steps)
@@ -247,7 +243,7 @@ def train(config: Config, fleet: Fleet, start: Counters = BEGINNING) -> Iterator
             results.append(learn(fleet.replay, fleet.learner, beta))
             updates += 1
             if updates % config.broadcast_period_updates == 0:
-                orders.broadcast()
+                requests.broadcast()
         if has_passed(target_steps, before, steps):
             fleet.learner.update_target()
         episodes: list[Episode] = [episode for rollout in played for episode in rollout.episodes]
@@ -258,7 +254,7 @@ def train(config: Config, fleet: Fleet, start: Counters = BEGINNING) -> Iterator
 
 
 def actor_exploration(config: Config, actor: int, steps: int) -> float:
-    """Share of random actions of an actor: its rung of the ladder, or the schedule's."""
+    """Epsilon of an actor: its rung of the ladder, or the schedule's."""
     if config.epsilon_ladder is None or config.noisy:
         return exploration(config, steps)
     rung = actor / (config.actors - 1) if config.actors > 1 else 0.0

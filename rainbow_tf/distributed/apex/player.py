@@ -1,4 +1,4 @@
-"""A process that plays: actor and lanes of a single-process run. Knows nothing of Ray."""
+"""An actor process: the actor and environments of a single-process run. Does not know Ray."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,22 +13,22 @@ from rainbow_tf.config import Config
 from rainbow_tf.distributed.apex.shard import Rollout
 from rainbow_tf.environments.base import EpisodeTracker, make_world
 from rainbow_tf.process import load_tensorflow
-from rainbow_tf.replay.windows import Windows
-from rainbow_tf.runs.weights import make_actor
-from rainbow_tf.training.loop import step_to_keep
+from rainbow_tf.replay.windows import Windows, fold
+from rainbow_tf.runs.weights import make_policy
+from rainbow_tf.training.loop import replay_step
 from rainbow_tf.types import Episode, StepOutput
 
 
 class Played(NamedTuple):
-    """What the learner wants to know of a rollout; the steps themselves go to the replay."""
+    """Summary of a rollout for the learner; its steps go to the replay."""
 
-    begins: bool  # does not go on from the rollout before
-    steps: int  # of all lanes, without restarts
+    begins: bool  # does not continue the previous rollout
+    steps: int  # of all lanes, without resets
     episodes: list[Episode]  # that ended
 
 
 class Player:
-    """Plays rollouts with the weights that it is given, and judges them by these."""
+    """Plays rollouts with given weights, and computes their initial priorities."""
 
     def __init__(self, *, config: Config, number: int, start_steps: int):
         load_tensorflow(1)
@@ -39,21 +39,21 @@ class Player:
         self.spec = self._world.spec
         self._network = make_network(config, self.spec, seed=network_seed, name="online")
         rng = np.random.default_rng(seeds)
-        actor = make_actor(config, self._network, self.spec, noise=True, rng=rng)
+        actor = make_policy(config, self._network, self.spec, noise=True, rng=rng)
         assert isinstance(actor, Actor)
         self._actor = actor
         self._judge = InitialErrors(config)
         self._version: int | None = None
-        self._output: StepOutput | None = None  # none before the first reset
+        self._output: StepOutput | None = None  # None before the first reset
 
     def is_ready(self) -> bool:
-        """Answers when the process has started."""
+        """Returns once the process has started."""
         return True
 
     def play(
-        self, weights: Sequence[np.ndarray], version: int, epsilon: float, *, anew: bool
+        self, weights: Sequence[np.ndarray], version: int, epsilon: float, *, fresh: bool
     ) -> tuple[Rollout, Played]:
-        """Plays on, or from a reset of all lanes if `anew` or nothing was played yet."""
+        """Continues all lanes, or resets them first if `fresh` or at the first call."""
         if version != self._version:
             variables = self._network.trainable_variables
             for variable, value in zip(variables, weights, strict=True):
@@ -62,7 +62,7 @@ class Player:
         steps: list[dict[str, np.ndarray]] = []
         outputs: list[np.ndarray] = []
         episodes: list[Episode] = []
-        begins = anew or self._output is None
+        begins = fresh or self._output is None
         if begins:
             self._tracker = EpisodeTracker(self._config.num_envs)
             self._judge.reset()
@@ -71,9 +71,9 @@ class Player:
             output = (
                 self._world.reset() if begins and not steps else self._world.step(self._actions)
             )
-            steps.append(step_to_keep(self._config, self._actions, output))
+            steps.append(replay_step(self._config, self._actions, output))
             episodes += self._tracker.observe(output)
-            # At once: the errors of what ends here ask for the outputs here.
+            # Now and not in the next round: errors of windows that close here need these outputs.
             self._actions, latest = self._actor.act_and_outputs(output.observation, epsilon)
             outputs.append(latest)
             self._output = output
@@ -84,9 +84,9 @@ class Player:
 
 
 class InitialErrors:
-    """The errors that transitions enter the replay with, from outputs that chose the actions.
+    """Errors that transitions enter the replay with, from the outputs used for acting.
 
-    As Horgan et al. 2018 do, one set of weights is both the online and the target network.
+    As in Horgan et al. 2018, the actor's weights stand for online and target network.
     """
 
     def __init__(self, config: Config):
@@ -97,12 +97,12 @@ class InitialErrors:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets what was played before."""
+        """Forgets earlier steps."""
         self._windows = Windows(num_lanes=self._config.num_envs, n_step=self._config.n_step)
         self._earlier: dict[str, np.ndarray] = {}
 
     def __call__(self, steps: dict[str, np.ndarray], outputs: np.ndarray) -> np.ndarray:
-        """Errors [T, E, n] of the steps begun 1 to n frames before each; 0 where none closes."""
+        """Errors [T, E, n] of the windows of 1 to n steps that close at each step; 0 elsewhere."""
         n_step = self._config.n_step
         columns = {
             name: steps[name] for name in ("action_tm1", "reward_t", "discount_t", "is_first")
@@ -128,12 +128,11 @@ class InitialErrors:
             return errors
         last = t + offset
         first = last - back - 1
-        reward_t, discount_t = np.zeros(len(t), np.float32), np.ones(len(t), np.float32)
-        for ahead in range(1, n_step + 1):
-            inside = first + ahead <= last
-            now = np.minimum(first + ahead, last)
-            reward_t += np.where(inside, discount_t * past["reward_t"][now, lane], 0)
-            discount_t *= np.where(inside, past["discount_t"][now, lane], 1)
+        window = first[:, None] + np.arange(1, n_step + 1)  # [B, n]
+        inside = np.minimum(window, last[:, None]), lane[:, None]
+        reward_t, discount_t = fold(
+            past["reward_t"][inside], past["discount_t"][inside], window <= last[:, None]
+        )
         errors[t, lane, back] = self._padded(
             past["outputs"][first, lane],
             past["action_tm1"][first + 1, lane],
@@ -144,7 +143,7 @@ class InitialErrors:
         return errors
 
     def _padded(self, *columns: np.ndarray) -> np.ndarray:
-        """Errors of any number of transitions, by compiled code of few sizes."""
+        """Errors of any number of transitions, padded so that few sizes are compiled."""
         count = len(columns[0])
         size = 1 << (count - 1).bit_length()
         tensors = [

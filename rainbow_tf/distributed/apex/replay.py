@@ -1,4 +1,4 @@
-"""The replay of a run with actors, as the learner sees it: processes that draw ahead for it."""
+"""The replay of a run with actors, as the learner sees it: shards that sample ahead."""
 
 import errno
 import functools
@@ -13,26 +13,26 @@ import numpy as np
 from tqdm import tqdm
 
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.distributed.apex.shard import EMPTY, NewShardError, ReplayShard, Standing
+from rainbow_tf.distributed.apex.shard import EMPTY, NewShardError, ReplayShard, ShardStatus
 from rainbow_tf.replay.replay import replay_bytes
 from rainbow_tf.runs.store import CHECKPOINTS, CheckpointStore
 from rainbow_tf.training.checkpoint import restore_replay
 from rainbow_tf.types import Batch, WorldSpec
 
-PREFETCHED = 3  # batches that are drawn before they are needed
-WAITING_ADDS = 4  # rollouts of an actor that its shard may still have to write
+PREFETCHED = 3  # batches sampled in advance
+WAITING_ADDS = 4  # rollouts per actor that its shard may still have to store
 _RESTART_SECONDS = 120.0
 
 
 def say(line: str) -> None:
-    """Tells the user something, above the progress bar."""
+    """Prints a line above the progress bar."""
     tqdm.write(line, file=sys.stderr)
 
 
 class RemoteShard:
-    """A shard's process, and what is under way to it.
+    """A shard's process, and the requests in flight to it.
 
-    Chunks are numbered over all actors: the replay's own number, times the actors, plus the actor.
+    Chunk numbers cover all actors: the replay's own number times the actors, plus the actor.
     """
 
     def __init__(self, *, ray: ModuleType, config: Config, spec: WorldSpec, number: int, seed: int):
@@ -45,17 +45,17 @@ class RemoteShard:
         shard = ray.remote(num_cpus=1, memory=memory, max_restarts=-1)(ReplayShard)
         self._handle = shard.remote(config=config, spec=spec, actors=self.actors, seed=seed)
         self._handle.begin.remote()
-        # Where nobody called it when it died, the first sign is that it is new.
+        # If it died while no call was in flight, the first sign is that it is new.
         self.death = (ray.exceptions.RayActorError, NewShardError)
-        self.standing = EMPTY
+        self.status = EMPTY
         self._adds: deque[tuple[int, Any]] = deque()  # actor and answer
 
     def begin_add(self, actor: int, number: int, rollout: Any, begins: bool) -> None:
-        """Has a rollout written, which goes from its actor to the shard without us."""
+        """Has a rollout stored; it goes from its actor to the shard directly."""
         self._adds.append((actor, self._handle.add.remote(actor, number, rollout, begins)))
 
     def settle(self) -> set[int]:
-        """Takes in answers, waiting only where too many are due; gives actors that were refused."""
+        """Collects answers, waiting if too many are open; returns the actors that were refused."""
         refused = set()
         while self._adds:
             actor, answer = self._adds[0]
@@ -65,51 +65,51 @@ class RemoteShard:
                 break
             self._adds.popleft()
             try:
-                standing: Standing | None = self._ray.get(answer)
-            except self._ray.exceptions.ObjectLostError:  # its node is gone, and the rollout too
-                standing = None
-            if standing is None:
+                status: ShardStatus | None = self._ray.get(answer)
+            except self._ray.exceptions.ObjectLostError:  # lost with its node
+                status = None
+            if status is None:
                 refused.add(actor)
             else:
-                self.standing = standing
+                self.status = status
         return refused
 
     def begin_sample(self, importance_exponent: float) -> Any:
-        """Has a batch drawn; `receive` waits for it."""
+        """Requests a batch; `receive` waits for it."""
         return self._handle.sample.remote(importance_exponent)
 
     def receive(self, answer: Any) -> tuple[np.ndarray, Batch]:
-        """The ids and the batch that were asked for."""
+        """Ids and batch of a request."""
         return self._ray.get(answer)
 
     def update_priorities(self, ids: np.ndarray, errors: np.ndarray) -> None:
-        """Has priorities changed; nobody waits for it."""
+        """Requests new priorities, without waiting."""
         self._handle.update_priorities.remote(ids, errors)
 
     def priorities(self, ids: np.ndarray) -> np.ndarray:
-        """Priorities of what was drawn."""
+        """Priorities of sampled transitions."""
         return self._ray.get(self._handle.priorities.remote(ids))
 
     def wait_until_alive(self) -> None:
-        """Waits for the process, which Ray starts again with an empty replay."""
+        """Waits for the process, which Ray restarts with an empty replay."""
         self._adds.clear()
         give_up = time.monotonic() + _RESTART_SECONDS
         while True:
             try:
                 self._ray.get(self._handle.begin.remote())
-                self.standing = EMPTY
+                self.status = EMPTY
                 return
             except self.death as error:
                 if time.monotonic() > give_up:
                     raise ConfigError(
-                        f"Replay shard {self.number} died and Ray could not start it again in "
-                        f"{_RESTART_SECONDS:.0f} s; give the same command again to go on from the "
-                        "last checkpoint."
+                        f"Replay shard {self.number} died and Ray could not restart it in "
+                        f"{_RESTART_SECONDS:.0f} s; rerun the command to resume from the last "
+                        "checkpoint."
                     ) from error
                 time.sleep(0.5)
 
     def state(self) -> dict[str, np.ndarray]:
-        """State of the replays of its actors, named by them."""
+        """State of its actors' replays, with the actor in the name."""
         states = self._ray.get([self._handle.state.remote(actor) for actor in self.actors])
         return {
             f"{actor}/{name}": array
@@ -118,19 +118,19 @@ class RemoteShard:
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Takes its share back of what the states of all shards were."""
+        """Restores its share of the states of all shards."""
         for actor in self.actors:
             prefix = f"{actor}/"
             its = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
             self._ray.get(self._handle.restore.remote(actor, its))
-        self.standing = self._ray.get(self._handle.standing.remote())
+        self.status = self._ray.get(self._handle.status.remote())
 
     def written_chunks(self) -> list[int]:
         """Chunks that hold steps."""
         return self._chunks(self._handle.written_chunks)
 
     def changed_chunks(self) -> list[int]:
-        """Chunks that were written to since `forget_changes`."""
+        """Chunks that were written since `forget_changes`."""
         return self._chunks(self._handle.changed_chunks)
 
     def _chunks(self, method: Any) -> list[int]:
@@ -147,20 +147,20 @@ class RemoteShard:
         return self._ray.get(self._handle.chunk.remote(actor, number))
 
     def restore_chunk(self, chunk: int, steps: dict[str, np.ndarray]) -> None:
-        """Takes back what `chunk` gave."""
+        """Restores what `chunk` returned."""
         number, actor = divmod(chunk, self._num_actors)
         self._ray.get(self._handle.restore_chunk.remote(actor, number, steps))
 
     def forget_changes(self) -> None:
-        """Takes all chunks as they are for saved."""
+        """Marks all chunks as saved."""
         self._ray.get(self._handle.forget_changes.remote())
 
 
 class ShardedReplay:
-    """Draws a batch from one shard, chosen by its share of all priorities.
+    """Samples each batch from one shard, chosen in proportion to its total priority.
 
-    So a transition is drawn as often as from one replay. A shard that dies is filled from the
-    last checkpoint.
+    So every transition is sampled as often as from one replay. A shard that dies is refilled from
+    the last checkpoint.
     """
 
     def __init__(self, *, ray: ModuleType, config: Config, spec: WorldSpec, seed: int):
@@ -174,38 +174,38 @@ class ShardedReplay:
         ]
         self._num_actors = config.actors
         self._ahead: deque[tuple[RemoteShard, Any]] = deque()
-        self.broken_off: set[int] = set()  # actors whose next rollout must begin anew
+        self.broken_off: set[int] = set()  # actors whose next rollout must start fresh episodes
 
     @property
     def num_sampleable(self) -> int:
-        """Transitions that can be drawn, when the shards last answered."""
-        return sum(shard.standing.num_sampleable for shard in self._shards)
+        """Transitions that can be sampled, by the last answers of the shards."""
+        return sum(shard.status.num_sampleable for shard in self._shards)
 
     @property
     def fill(self) -> float:
         """Share of the slots that hold a frame."""
-        fills = [shard.standing.fill * len(shard.actors) for shard in self._shards]
+        fills = [shard.status.fill * len(shard.actors) for shard in self._shards]
         return sum(fills) / self._num_actors
 
     @property
     def max_priority(self) -> float:
         """The largest error seen so far."""
-        return max(shard.standing.max_priority for shard in self._shards)
+        return max(shard.status.max_priority for shard in self._shards)
 
     def add(self, actor: int, number: int, rollout: Any, begins: bool) -> None:
-        """Has an actor's rollout written, by its reference."""
+        """Has an actor's rollout stored, by its reference."""
         shard = self._of_actor(actor)
         shard.begin_add(actor, number, rollout, begins)
         self.settle(shard)
 
     def settle(self, *shards: RemoteShard) -> None:
-        """Takes in what shards, or all of them, have answered."""
+        """Collects the answers of these shards, or of all."""
         for shard in shards or self._shards:
             refused = self._guarded(shard, shard.settle)
             self.broken_off.update(refused or ())
 
     def sample(self, importance_exponent: float) -> tuple[np.ndarray, Batch]:
-        """A batch that was drawn ahead, while others are being drawn."""
+        """A batch that was sampled ahead; requests the next ones."""
         while True:
             while len(self._ahead) <= PREFETCHED:
                 shard = self._choose()
@@ -216,17 +216,17 @@ class ShardedReplay:
                 return draw
 
     def _choose(self) -> RemoteShard:
-        masses = np.array([shard.standing.total_priority for shard in self._shards])
+        masses = np.array([shard.status.total_priority for shard in self._shards])
         if masses.sum() == 0:
             raise ValueError("Nothing to sample: no shard has a complete transition.")
         return self._shards[self.rng.choice(len(masses), p=masses / masses.sum())]
 
     def update_priorities(self, ids: np.ndarray, errors: np.ndarray) -> None:
-        """Makes the errors the priorities of what is still there; a batch is of one shard."""
+        """Makes the errors the priorities of transitions still stored; a batch is of one shard."""
         self._of_ids(ids).update_priorities(ids, errors)
 
     def priorities(self, ids: np.ndarray) -> np.ndarray:
-        """Priorities of what was drawn."""
+        """Priorities of sampled transitions."""
         return self._of_ids(ids).priorities(ids)
 
     def _of_ids(self, ids: np.ndarray) -> RemoteShard:
@@ -236,7 +236,7 @@ class ShardedReplay:
         return self._shards[actor % len(self._shards)]
 
     def _guarded(self, shard: RemoteShard, call: Callable[[], Any]) -> Any:
-        """What a call gives, or None if the shard died; then it is there again."""
+        """The result of a call, or None if the shard died and was recovered."""
         try:
             return call()
         except shard.death:
@@ -244,16 +244,16 @@ class ShardedReplay:
             return None
 
     def _recover(self, shard: RemoteShard) -> None:
-        say(f"Replay shard {shard.number} died; starting it again.")
+        say(f"Replay shard {shard.number} died; restarting it.")
         shard.wait_until_alive()
         self._ahead = deque(entry for entry in self._ahead if entry[0] is not shard)
         checkpoint, _ = self._store.newest_whole()
         if checkpoint is None:
-            say(f"Warning: there is no checkpoint yet, so replay shard {shard.number} is empty.")
+            say(f"Warning: no checkpoint yet; replay shard {shard.number} starts empty.")
             return
         restore_replay(shard, self._store, checkpoint)
         frames = checkpoint.frames
-        say(f"Replay shard {shard.number} is as it was at {frames:,} frames.")
+        say(f"Replay shard {shard.number} was restored to {frames:,} frames.")
 
     def state(self) -> dict[str, np.ndarray]:
         """State of the replays of all actors."""
@@ -261,7 +261,7 @@ class ShardedReplay:
         return {name: array for state in states for name, array in state.items()}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Takes back what `state` gave."""
+        """Restores what `state` returned."""
         for shard in self._shards:
             shard.restore(state)
 
@@ -270,7 +270,7 @@ class ShardedReplay:
         return [n for shard in self._shards for n in self._saved(shard, shard.written_chunks)]
 
     def changed_chunks(self) -> list[int]:
-        """Chunks that were written to since `forget_changes`."""
+        """Chunks that were written since `forget_changes`."""
         return [n for shard in self._shards for n in self._saved(shard, shard.changed_chunks)]
 
     def chunk(self, chunk: int) -> dict[str, np.ndarray]:
@@ -279,18 +279,20 @@ class ShardedReplay:
         return self._saved(shard, lambda: shard.chunk(chunk))
 
     def restore_chunk(self, chunk: int, steps: dict[str, np.ndarray]) -> None:
-        """Takes back what `chunk` gave."""
+        """Restores what `chunk` returned."""
         self._of_actor(chunk % self._num_actors).restore_chunk(chunk, steps)
 
     def forget_changes(self) -> None:
-        """Takes all chunks as they are for saved."""
+        """Marks all chunks as saved."""
         for shard in self._shards:
             self._saved(shard, shard.forget_changes)
 
     def _saved(self, shard: RemoteShard, call: Callable[[], Any]) -> Any:
-        """What a shard gives for a checkpoint; one that dies in the midst of it spoils it."""
+        """The result of a call for a checkpoint; fails the checkpoint if the shard dies."""
         try:
             return call()
         except shard.death as error:
             self._recover(shard)
-            raise OSError(errno.EIO, f"replay shard {shard.number} died meanwhile") from error
+            raise OSError(
+                errno.EIO, f"replay shard {shard.number} died during the checkpoint"
+            ) from error

@@ -1,4 +1,4 @@
-"""A process's share of the replay. Knows nothing of TensorFlow or Ray."""
+"""One process's share of the replay. Does not know TensorFlow or Ray."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from rainbow_tf.types import Batch, WorldSpec
 
 
 class Rollout(NamedTuple):
-    """T steps of an actor's E lanes, as the replay takes them one by one."""
+    """T steps of an actor's E lanes."""
 
     frame: np.ndarray  # [T, E, *frame]
     action_tm1: np.ndarray  # [T, E]
@@ -19,11 +19,11 @@ class Rollout(NamedTuple):
     discount_t: np.ndarray  # [T, E]
     episode_over: np.ndarray  # [T, E]
     is_first: np.ndarray  # [T, E]
-    errors: np.ndarray | None  # [T, E, n], of steps whose window a frame may close
+    errors: np.ndarray | None  # [T, E, n], of the windows that close at each step
 
 
-class Standing(NamedTuple):
-    """What a shard tells when it has written a rollout."""
+class ShardStatus(NamedTuple):
+    """Fill and priorities of a shard, after it wrote a rollout."""
 
     num_sampleable: int
     total_priority: float
@@ -31,23 +31,23 @@ class Standing(NamedTuple):
     fill: float  # share of the slots that hold a frame
 
 
-EMPTY = Standing(0, 0.0, 1.0, 0.0)
+EMPTY = ShardStatus(0, 0.0, 1.0, 0.0)
 
 
 class NewShardError(RuntimeError):
-    """The process is a new one, and who calls it takes it for one that died."""
+    """The process was restarted, and the caller does not know it yet."""
 
 
 class ReplayShard:
-    """The replays of some of the actors, one for each: lanes of one replay step together."""
+    """The replays of some actors, one each: the lanes of a replay step together."""
 
     def __init__(self, *, config: Config, spec: WorldSpec, actors: list[int], seed: int):
         self._union = make_union(config, spec, actors, seed)
         self._is_begun = False
-        self._next: dict[int, int] = {}  # number of the rollout that goes on from the last one
+        self._next: dict[int, int] = {}  # number of the rollout that continues the last one
 
     def begin(self) -> None:
-        """Lets the shard be used, by who knows that it is empty."""
+        """Opens the shard for use, once the caller knows that it is empty."""
         self._is_begun = True
 
     @property
@@ -56,10 +56,10 @@ class ReplayShard:
             raise NewShardError
         return self._union
 
-    def add(self, actor: int, number: int, rollout: Rollout, begins: bool) -> Standing | None:
-        """Writes what an actor played from a reset on, or after its rollout before.
+    def add(self, actor: int, number: int, rollout: Rollout, begins: bool) -> ShardStatus | None:
+        """Stores a rollout; returns None if the one before it is missing.
 
-        What follows a rollout that was lost, or that an earlier process held, is not written.
+        Steps after a lost rollout would join two episodes.
         """
         replay = self._held.replays[actor]
         if begins:
@@ -70,24 +70,24 @@ class ReplayShard:
         columns = {name: column for name, column in rollout._asdict().items() if column is not None}
         for t in range(len(rollout.frame)):
             replay.add(**{name: column[t] for name, column in columns.items()})
-        return self.standing()
+        return self.status()
 
     def sample(self, importance_exponent: float) -> tuple[np.ndarray, Batch]:
-        """Draws a batch; gives the ids of its transitions with it."""
+        """Samples a batch; returns the ids of its transitions with it."""
         return self._held.sample(importance_exponent)
 
     def update_priorities(self, ids: np.ndarray, errors: np.ndarray) -> None:
-        """Makes the errors the priorities of what is still there."""
+        """Makes the errors the priorities of transitions that are still stored."""
         self._held.update_priorities(ids, errors)
 
     def priorities(self, ids: np.ndarray) -> np.ndarray:
-        """Priorities of what was drawn."""
+        """Priorities of sampled transitions."""
         return self._held.priorities(ids)
 
-    def standing(self) -> Standing:
-        """How full the shard is, and how its priorities stand."""
+    def status(self) -> ShardStatus:
+        """Fill and priorities."""
         replays = self._held.replays.values()
-        return Standing(
+        return ShardStatus(
             self._held.num_sampleable,
             self._held.total_priority,
             max(replay.max_priority for replay in replays),
@@ -95,11 +95,11 @@ class ReplayShard:
         )
 
     def state(self, actor: int) -> dict[str, np.ndarray]:
-        """What `Replay.state` gives of an actor's replay."""
+        """`Replay.state` of an actor's replay."""
         return self._held.replays[actor].state()
 
     def restore(self, actor: int, state: dict[str, np.ndarray]) -> None:
-        """Takes back what `state` gave."""
+        """Restores what `state` returned."""
         self._held.replays[actor].restore(state)
 
     def written_chunks(self, actor: int) -> list[int]:
@@ -107,7 +107,7 @@ class ReplayShard:
         return list(self._held.replays[actor].written_chunks())
 
     def changed_chunks(self, actor: int) -> list[int]:
-        """Numbers of the chunks that were written to since `forget_changes`."""
+        """Numbers of the chunks that were written since `forget_changes`."""
         return self._held.replays[actor].changed_chunks()
 
     def chunk(self, actor: int, number: int) -> dict[str, np.ndarray]:
@@ -115,17 +115,17 @@ class ReplayShard:
         return self._held.replays[actor].chunk(number)
 
     def restore_chunk(self, actor: int, number: int, steps: dict[str, np.ndarray]) -> None:
-        """Takes back what `chunk` gave, after `restore`."""
+        """Restores what `chunk` returned, after `restore`."""
         self._held.replays[actor].restore_chunk(number, steps)
 
     def forget_changes(self) -> None:
-        """Takes all chunks as they are for saved."""
+        """Marks all chunks as saved."""
         for replay in self._held.replays.values():
             replay.forget_changes()
 
 
 def make_union(config: Config, spec: WorldSpec, actors: list[int], seed: int) -> ReplayUnion:
-    """A replay for each of the actors, with an equal part of the capacity."""
+    """One replay per actor, with equal shares of the capacity."""
     rng, *rngs = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(1 + len(actors)))
     capacity = config.replay_capacity // config.actors
     replays = {

@@ -1,4 +1,4 @@
-"""The cells of a sweep: an agent, a world and a seed each, with a run folder of its own."""
+"""The runs of a sweep: one agent, environment and seed each, in a folder of its own."""
 
 import contextlib
 import csv
@@ -21,20 +21,20 @@ from rainbow_tf.runs.folder import FolderBusyError, RunFolder, check_folder, is_
 from rainbow_tf.runs.store import CHECKPOINTS, CheckpointStore
 from rainbow_tf.types import WorldSpec
 
-OUTPUT = "output.log"  # in the folder of a run: what it printed
-_PROGRAM_BYTES = 1_500_000_000  # without its replay a run was measured at 1.1 to 1.4 GB
+OUTPUT = "output.log"  # in the run folder: what the run printed
+_PROGRAM_BYTES = 1_500_000_000  # measured without the replay: 1.1 to 1.4 GB
 _TAIL_BYTES = 4096
 
 
 class Resources(NamedTuple):
-    """What a cell asks for, or a machine has."""
+    """What a run needs, or a machine has."""
 
     cpus: float
     gpus: float
     memory: float  # bytes
 
     def room_for(self, wanted: "Resources") -> int:
-        """How many that want so much fit in here at the same time."""
+        """How many such runs fit at the same time."""
         shares = (have // want for have, want in zip(self, wanted, strict=True) if want > 0)
         return int(min(shares))
 
@@ -49,38 +49,37 @@ class Cell(NamedTuple):
 
     preset: str
     config: Config
-    arguments: tuple[str, ...]  # of rainbow_tf.main, which give the config
     request: Resources
     spec: WorldSpec
 
     @property
     def name(self) -> str:
-        """World, agent and seed, as its folder has them."""
+        """Environment, agent and seed, as in the folder."""
         return f"{self.config.world}/{self.config.agent}/seed_{self.config.seed}"
 
 
 class State(NamedTuple):
-    """How far a cell is, by its folder."""
+    """Progress of a run, read from its folder."""
 
-    frames: int  # of the last row of train.csv or of the checkpoint
+    frames: int  # of the last row of train.csv, or of the checkpoint
     saved_frames: int  # of the checkpoint
     is_finished: bool
     frames_per_second: float | None
-    score: float | None  # of the last evaluation; without one, the mean return in training
+    score: float | None  # of the last evaluation, or else the mean training return
 
 
 class Ending(enum.Enum):
-    """How the process of a cell ended."""
+    """How the process of a run ended."""
 
     DONE = enum.auto()
-    STOPPED = enum.auto()  # with a checkpoint, by a signal
-    BUSY = enum.auto()  # another process trains in the folder
-    LOST = enum.auto()  # by what may go well another time
-    FAILED = enum.auto()  # by what would happen again
+    STOPPED = enum.auto()  # by a signal, with a checkpoint
+    BUSY = enum.auto()  # another process uses the folder
+    LOST = enum.auto()  # worth a retry
+    FAILED = enum.auto()  # would fail again
 
 
 class Outcome(NamedTuple):
-    """The end of a cell's process, and a sentence where it is not done."""
+    """How a run's process ended, and why if it is not done."""
 
     ending: Ending
     reason: str = ""
@@ -96,9 +95,9 @@ def make_cells(
     cpus: int | None,
     parse: Callable[[Sequence[str]], Config],
 ) -> list[Cell]:
-    """Every cell, checked; all agents and worlds of a seed come before the next seed.
+    """Every run of the sweep, checked; all runs of a seed come before the next seed.
 
-    `arguments` are those of every cell, and `parse` makes settings of a cell's arguments.
+    `arguments` apply to every run; `parse` turns a run's arguments into settings.
     """
     cells: list[Cell] = []
     specs: dict[str, WorldSpec] = {}
@@ -108,7 +107,7 @@ def make_cells(
             config = parse(shared)
             if config.actors > 0:
                 raise ConfigError(
-                    f"--preset={agent} has --actors={config.actors}, but a cell of a sweep is one "
+                    f"--preset={agent} has --actors={config.actors}, but a run of a sweep is one "
                     "process; leave that preset out."
                 )
             its_cpus = cpus or (2 if config.game is not None else 1)
@@ -124,7 +123,6 @@ def make_cells(
                     Cell(
                         preset=agent,
                         config=dataclasses.replace(config, seed=seed, run_dir=str(folder)),
-                        arguments=(*shared, f"--seed={seed}", f"--run_dir={folder}"),
                         request=Resources(cpus=its_cpus, gpus=0, memory=memory),
                         spec=specs[world],
                     )
@@ -146,7 +144,7 @@ def _memory(config: Config, spec: WorldSpec) -> int:
 
 
 def with_gpus(cells: Iterable[Cell], nodes: Iterable[Resources], gpus: float | None) -> list[Cell]:
-    """The cells with so many GPUs each; by default one for Atari where there are any."""
+    """The runs with their GPUs: as given, or one for Atari if the cluster has any."""
     has_gpus = any(node.gpus for node in nodes)
     with_their_gpus = []
     for cell in cells:
@@ -157,7 +155,7 @@ def with_gpus(cells: Iterable[Cell], nodes: Iterable[Resources], gpus: float | N
 
 
 def _check_folders(cells: Iterable[Cell]) -> None:
-    """Refuses two cells for one folder, and a folder that holds a run with other settings."""
+    """Refuses two runs in one folder, and a folder that holds a run with other settings."""
     seen: dict[Path, Cell] = {}
     for cell in cells:
         config = cell.config
@@ -165,8 +163,8 @@ def _check_folders(cells: Iterable[Cell]) -> None:
         if other is not cell and other.preset != cell.preset:
             raise ConfigError(
                 f"--presets has {other.preset} and {cell.preset}, which are both the agent "
-                f"{config.agent} and would share {config.folder}; sweep them apart, each with an "
-                "--out of its own."
+                f"{config.agent} and would share {config.folder}; sweep them separately, each "
+                "with its own --out."
             )
         if other is not cell:
             raise ConfigError(
@@ -183,7 +181,7 @@ def _check_folders(cells: Iterable[Cell]) -> None:
 
 
 def read_state(config: Config) -> State:
-    """How far the run of the settings is, without a look into its large files."""
+    """Progress of a run, without reading its large files."""
     checkpoint = CheckpointStore(config.folder / CHECKPOINTS).newest()
     saved = 0 if checkpoint is None else checkpoint.frames
     trained = _last_row(config.folder / "train.csv")
@@ -198,13 +196,13 @@ def read_state(config: Config) -> State:
 
 
 def _last_row(path: Path) -> dict[str, float]:
-    """The numbers in the last whole row of a CSV file, by their columns."""
+    """The numbers of the last complete row of a CSV file, by column."""
     try:
         with path.open("rb") as file:
             header = file.readline()
             start = file.tell()
             file.seek(max(start, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            lines = file.read().split(b"\n")[:-1]  # what follows the last line end is not whole
+            lines = file.read().split(b"\n")[:-1]  # the rest is an incomplete line
     except OSError:
         return {}
     columns, *rows = csv.reader(line.decode(errors="replace") for line in (header, *lines[-1:]))
@@ -217,7 +215,7 @@ def _last_row(path: Path) -> dict[str, float]:
 
 
 def output_bytes(config: Config) -> int:
-    """Size of what the run has printed: it grows as soon as a process begins."""
+    """Size of the run's output, which grows as soon as its process starts."""
     try:
         return (config.folder / OUTPUT).stat().st_size
     except OSError:
@@ -225,13 +223,13 @@ def output_bytes(config: Config) -> int:
 
 
 def train_cell(cell: Cell) -> Outcome:
-    """Trains a cell in a process that is its own, and says how that ended."""
+    """Trains a run in this process; returns how it ended."""
     try:
         _print_to(cell.config.folder / OUTPUT)
-        print(f"Process {os.getpid()} on {socket.gethostname()} begins.", flush=True)
+        print(f"Process {os.getpid()} on {socket.gethostname()} started.", flush=True)
         return _train(cell.config)
     except KeyboardInterrupt:
-        return Outcome(Ending.STOPPED, "it was stopped before training began")
+        return Outcome(Ending.STOPPED, "stopped before training began")
     except Exception as error:
         traceback.print_exc()
         return Outcome(Ending.LOST, f"{type(error).__name__}: {error}")
@@ -241,7 +239,7 @@ def train_cell(cell: Cell) -> Outcome:
 
 
 def _print_to(path: Path) -> None:
-    """Sends what this process prints to the end of a file, native code's words too."""
+    """Appends what this process prints to a file, including output of native code."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
         for descriptor in (1, 2):
@@ -264,7 +262,7 @@ def _train(config: Config) -> Outcome:
         return _told(Ending.FAILED, str(error))
     if read_state(config).is_finished:
         return Outcome(Ending.DONE)
-    return Outcome(Ending.STOPPED, "it ended before it was finished")
+    return Outcome(Ending.STOPPED, "ended before it was finished")
 
 
 def _told(ending: Ending, reason: str) -> Outcome:

@@ -1,4 +1,4 @@
-"""What a sweep would take: cells, memory, disk and hours, from a short trial of every agent."""
+"""What a sweep needs: runs, memory, disk and hours, from a short trial of every agent."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _MOST_WORLDS = 8
 
 
 def this_machine() -> Resources:
-    """What the machine that this runs on has free."""
+    """Free resources of this machine."""
     return Resources(
         cpus=psutil.cpu_count() or 1,
         gpus=len(tf.config.list_physical_devices("GPU")),
@@ -26,28 +26,28 @@ def this_machine() -> Resources:
 
 
 def describe_cells(cells: Sequence[Cell]) -> str:
-    """The cells by agent, and what one of them asks for."""
+    """The runs by agent, and what each needs."""
     worlds = list(dict.fromkeys(cell.config.world for cell in cells))
     seeds = list(dict.fromkeys(cell.config.seed for cell in cells))
     finished = sum(read_state(cell.config).is_finished for cell in cells)
     rows: dict[str, str] = {}
     for cell in cells:
-        rows.setdefault(cell.config.agent, f"{cell.preset}, {cell.request} a cell")
+        rows.setdefault(cell.config.agent, f"{cell.preset}, {cell.request} per run")
     width = max(map(len, rows))
     more = f" and {len(worlds) - _MOST_WORLDS} more" if len(worlds) > _MOST_WORLDS else ""
     return "\n".join(
         [
-            f"{counted(cells, 'cell')}, {finished:,} of them finished: {counted(rows, 'agent')}, "
-            f"{counted(worlds, 'world')}, {counted(seeds, 'seed')}.",
-            f"  worlds  {', '.join(worlds[:_MOST_WORLDS])}{more}",
-            f"  seeds   {', '.join(map(str, seeds[:20]))}{', ...' if len(seeds) > 20 else ''}",
+            f"{counted(cells, 'run')}, {finished:,} of them finished: {counted(rows, 'agent')}, "
+            f"{counted(worlds, 'environment')}, {counted(seeds, 'seed')}.",
+            f"  environments  {', '.join(worlds[:_MOST_WORLDS])}{more}",
+            f"  seeds  {', '.join(map(str, seeds[:20]))}{', ...' if len(seeds) > 20 else ''}",
             *(f"  {agent:<{width}}  {row}" for agent, row in rows.items()),
         ]
     )
 
 
 def forecast(cells: Sequence[Cell], nodes: Sequence[Resources], *, where: str) -> str:
-    """Disk and hours of the cells that are not finished."""
+    """Disk and hours of the unfinished runs."""
     trials: dict[tuple[str, bool], _Trial] = {}
     disk = hours = wall_hours = longest = 0.0
     for cell in cells:
@@ -69,7 +69,7 @@ def forecast(cells: Sequence[Cell], nodes: Sequence[Resources], *, where: str) -
     return "\n".join(
         [
             f"Disk: {size(disk)} at most, for checkpoints with a full replay.",
-            f"Time: {hours:,.2f} cell-hours at the speed of this machine; {where} has room for "
+            f"Time: {hours:,.2f} run-hours at the speed of this machine; {where} has room for "
             f"{room:,} at the same time, so {duration(3600 * max(wall_hours, longest))} in all.",
         ]
     )
@@ -84,7 +84,7 @@ class _Trial:
 def _measure(cell: Cell) -> _Trial:
     config = cell.config
     capacity = min(config.replay_capacity, _TRIAL_CAPACITY)
-    print(f"Trying {config.agent} on {config.world} for a moment ...", end="", flush=True)
+    print(f"Measuring {config.agent} on {config.world} ...", end="", flush=True)
     parts = build_parts(dataclasses.replace(config, replay_capacity=capacity))
     try:
         frames_per_second, seconds = measure_speed(config, parts)

@@ -1,4 +1,4 @@
-"""Runs the cells of a sweep on Ray: waits, tries again what was lost, and never starts over."""
+"""Runs a sweep on Ray: waits for room, retries lost runs from their checkpoints."""
 
 import dataclasses
 import enum
@@ -20,14 +20,14 @@ from rainbow_tf.distributed.sweep.cells import (
     train_cell,
 )
 
-_AHEAD = 32  # cells more than there is room for: an autoscaler adds nodes for what it sees waiting
+_AHEAD = 32  # runs submitted beyond the room there is: an autoscaler adds nodes for them
 _POLL_SECONDS = 1.0
 _BUSY_SECONDS = 10.0
 _CANCEL_AGAIN_SECONDS = 10.0
 
 
 class Status(enum.Enum):
-    """Where a cell stands."""
+    """Status of a run."""
 
     WAITING = "waiting"
     QUEUED = "queued"  # Ray has it, no process yet
@@ -38,7 +38,7 @@ class Status(enum.Enum):
 
 @dataclasses.dataclass(kw_only=True)
 class Job:
-    """A cell and what became of it so far."""
+    """A run of the sweep and its status."""
 
     cell: Cell
     state: State
@@ -52,72 +52,72 @@ class Job:
 
 
 class View(Protocol):
-    """What a person sees of a sweep."""
+    """Shows a sweep to a person."""
 
     def say(self, line: str) -> None:
-        """Something happened."""
+        """Reports an event."""
 
     def show(self, jobs: Sequence[Job]) -> None:
-        """The sweep as it stands."""
+        """Shows the current status."""
 
 
 class RayPool:
-    """Cells as tasks of Ray, each in a fresh process."""
+    """Runs as Ray tasks, each in a fresh process."""
 
     def __init__(self, ray: ModuleType):
         self._ray = ray
         self._train = ray.remote(max_retries=0, max_calls=1)(train_cell)
 
     def nodes(self) -> list[Resources]:
-        """What each machine of the cluster has."""
+        """Resources of each node."""
         found = (node["Resources"] for node in self._ray.nodes() if node["Alive"])
         return [Resources(*(n.get(key, 0) for key in ("CPU", "GPU", "memory"))) for n in found]
 
     def submit(self, cell: Cell) -> Any:
-        """A task that trains the cell as soon as there is room for it."""
+        """A task that trains the run as soon as there is room for it."""
         cpus, gpus, memory = cell.request
         options = {"num_cpus": cpus, "num_gpus": gpus, "memory": int(memory), "name": cell.name}
         return self._train.options(**options).remote(cell)
 
     def ended(self, tasks: list[Any]) -> list[Any]:
-        """Those of the tasks that ended within a moment."""
+        """The tasks that have ended, after a short wait."""
         if not tasks:
             time.sleep(_POLL_SECONDS)
             return []
         return self._ray.wait(tasks, num_returns=len(tasks), timeout=_POLL_SECONDS)[0]
 
     def outcome(self, task: Any) -> Outcome:
-        """How an ended task ended."""
+        """How a task ended."""
         try:
             return self._ray.get(task)
         except self._ray.exceptions.TaskCancelledError:
-            return Outcome(Ending.STOPPED, "it was stopped")
+            return Outcome(Ending.STOPPED, "stopped")
         except self._ray.exceptions.RayError as error:
             first_sentence, *_ = re.split(r"\.\s|\n", str(error).strip())
             return Outcome(Ending.LOST, first_sentence.removesuffix("."))
 
     def cancel(self, task: Any) -> None:
-        """Takes the task out of the queue, or interrupts it so that it saves and ends."""
+        """Removes a queued task, or interrupts a running one so that it saves and ends."""
         self._ray.cancel(task)
 
 
 def check_room(cells: Sequence[Cell], nodes: Sequence[Resources], *, is_local: bool) -> None:
-    """Refuses a cell that this machine can never hold; of a cluster, which may grow, warns."""
+    """Refuses a run that does not fit on this machine; warns on a cluster, which may grow."""
     for request, cell in {cell.request: cell for cell in cells}.items():
         if any(node.room_for(request) for node in nodes):
             continue
         largest = max(nodes, key=lambda node: node.memory)
-        asks = f"{cell.name} asks for {request}"
+        asks = f"{cell.name} needs {request}"
         if is_local:
             raise ConfigError(
                 f"{asks}, and this machine has {largest}; give a smaller --cpus_per_run, "
                 "--gpus_per_run or --replay_capacity, or --replay_compression=lz4."
             )
-        print(f"{asks}, and no node has that (the largest: {largest}); it waits for one.")
+        print(f"{asks}, and no node has that (the largest: {largest}); waiting for one.")
 
 
 class Scheduler:
-    """Brings every cell to its end, whatever happens to others."""
+    """Runs every run to its end, whatever happens to the others."""
 
     def __init__(
         self,
@@ -144,40 +144,40 @@ class Scheduler:
         self._cancelled_at = float("-inf")
 
     def run(self) -> None:
-        """Runs until all cells are done or failed, or until those that run have stopped."""
-        while self._goes_on():
+        """Runs until all runs are done or failed, or, when stopping, until none is active."""
+        while self._is_active():
             if self._is_stopping():
                 self._cancel()
             else:
                 self._submit()
             self._collect()
-            self._look()
+            self._update()
             self._view.show(self.jobs)
 
-    def _goes_on(self) -> bool:
+    def _is_active(self) -> bool:
         if self._is_stopping():
             return any(job.task is not None for job in self.jobs)
         return any(job.status not in (Status.DONE, Status.FAILED) for job in self.jobs)
 
     def _submit(self) -> None:
-        """Hands Ray what there is room for; what was lost comes first, as it stands first."""
+        """Submits as many waiting runs as there is room for, in order."""
         now = self._clock()
         ready = [j for j in self.jobs if j.status is Status.WAITING and j.not_before <= now]
         nodes = self._pool.nodes() if ready else []
-        under_way = sum(job.task is not None for job in self.jobs)
+        submitted = sum(job.task is not None for job in self.jobs)
         for job in ready:
-            if under_way >= sum(node.room_for(job.cell.request) for node in nodes) + self._ahead:
+            if submitted >= sum(node.room_for(job.cell.request) for node in nodes) + self._ahead:
                 break
             job.output_bytes = output_bytes(job.cell.config)
             job.task = self._pool.submit(job.cell)
             job.status = Status.QUEUED
-            under_way += 1
+            submitted += 1
 
     def _cancel(self) -> None:
-        """Interrupts all tasks, again after a while: library code may swallow an interrupt."""
+        """Interrupts all tasks; repeats it, because library code may swallow an interrupt."""
         if self._clock() < self._cancelled_at + _CANCEL_AGAIN_SECONDS:
             return
-        self._view.say("Stopping: what runs saves a checkpoint. A second Ctrl-C ends at once.")
+        self._view.say("Stopping: active runs save a checkpoint. A second Ctrl-C stops at once.")
         self._cancelled_at = self._clock()
         for job in self.jobs:
             if job.task is not None:
@@ -200,17 +200,19 @@ class Scheduler:
                 job.status = Status.WAITING
                 self._tell(job, f"stopped at {job.state.saved_frames:,} frames")
             else:
-                self._try_again(job, outcome)
+                self._retry(job, outcome)
 
-    def _try_again(self, job: Job, outcome: Outcome) -> None:
+    def _retry(self, job: Job, outcome: Outcome) -> None:
         if job.state.saved_frames > job.saved_frames:
             job.tries_lost = 0
         job.saved_frames = job.state.saved_frames
         job.tries_lost += 1
         if job.tries_lost > self._max_retries:
-            self._fail(job, f"tried {job.tries_lost} times in vain, at last: {outcome.reason}")
+            self._fail(
+                job, f"gave up after {job.tries_lost} attempts; last error: {outcome.reason}"
+            )
             return
-        what = "lost, goes on from"
+        what = "lost, resumes from"
         if outcome.ending is Ending.BUSY:
             what = "waits at"
             job.not_before = self._clock() + _BUSY_SECONDS
@@ -224,12 +226,12 @@ class Scheduler:
     def _tell(self, job: Job, what: str) -> None:
         self._view.say(f"{job.cell.name} {what}")
 
-    def _look(self) -> None:
-        """Sees in their folders which cells have begun, and how far the running ones are."""
+    def _update(self) -> None:
+        """Reads from the folders which runs have started, and their progress."""
         for job in self.jobs:
             config = job.cell.config
             if job.status is Status.QUEUED and output_bytes(config) > job.output_bytes:
                 job.status = Status.RUNNING
-                self._tell(job, f"begun from {job.state.saved_frames:,} frames")
+                self._tell(job, f"started from {job.state.saved_frames:,} frames")
             if job.status is Status.RUNNING:
                 job.state = read_state(config)

@@ -16,7 +16,7 @@ _MOST_EVENTS = 3
 
 
 class LiveTable:
-    """The cells that run, those that failed and the latest events, never higher than the screen."""
+    """Active and failed runs and the latest events, never taller than the screen."""
 
     def __init__(self, console: Console | None = None):
         self._console = console or Console(highlight=False)
@@ -31,11 +31,11 @@ class LiveTable:
         self._live.stop()
 
     def say(self, line: str) -> None:
-        """Keeps what happened for the next look."""
+        """Keeps an event for the next update."""
         self._events.append(line)
 
     def show(self, jobs: Sequence[Job]) -> None:
-        """Draws the table anew."""
+        """Redraws the table."""
         self._live.update(self._drawn(jobs), refresh=True)
 
     def _drawn(self, jobs: Sequence[Job]) -> Group:
@@ -48,7 +48,7 @@ class LiveTable:
         # Beside these: the summary, the head, how many more run, and a line that stays free.
         rows = max(1, self._console.height - len(below) - 4)
         if len(running) > rows:
-            below.insert(0, f"and {len(running) - rows:,} more that run")
+            below.insert(0, f"and {len(running) - rows:,} more active")
         return Group(
             Text(summary(jobs), style="bold", no_wrap=True, overflow="ellipsis"),
             _running_table(running[:rows]),

@@ -1,4 +1,4 @@
-"""What a log tells of a sweep."""
+"""The log output of a sweep."""
 
 import time
 from collections import Counter
@@ -10,33 +10,33 @@ _SUMMARY_SECONDS = 60.0
 
 
 class PlainLines:
-    """A line for every event, and one a minute for the whole."""
+    """One line per event, and a summary every minute."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
         self._next_summary = clock() + _SUMMARY_SECONDS
 
     def say(self, line: str) -> None:
-        """Prints what happened."""
+        """Prints an event."""
         print(line, flush=True)
 
     def show(self, jobs: Sequence[Job]) -> None:
-        """Prints the summary when a minute is over."""
+        """Prints the summary once a minute."""
         if self._clock() >= self._next_summary:
             self._next_summary = self._clock() + _SUMMARY_SECONDS
             print(summary(jobs), flush=True)
 
 
 def summary(jobs: Sequence[Job]) -> str:
-    """How many cells stand where."""
+    """Number of runs by status."""
     counts = Counter(job.status for job in jobs)
     waiting = counts[Status.WAITING] + counts[Status.QUEUED]
     return (
-        f"{counted(jobs, 'cell')}: {counts[Status.DONE]:,} done, {counts[Status.RUNNING]:,} "
+        f"{counted(jobs, 'run')}: {counts[Status.DONE]:,} done, {counts[Status.RUNNING]:,} "
         f"running, {waiting:,} waiting, {counts[Status.FAILED]:,} failed."
     )
 
 
 def counted(things: Sized, name: str) -> str:
-    """How many there are: 1 cell, 3,990 cells."""
+    """A count with its noun: 1 run, 3,990 runs."""
     return f"{len(things):,} {name}{'s' if len(things) != 1 else ''}"

@@ -1,0 +1,188 @@
+"""The signatures of an exported policy: actions, values, risk-averse actions and metadata."""
+
+import importlib.metadata
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from rainbow_tf.agent.losses import q_values
+from rainbow_tf.agent.networks import Network, make_support
+from rainbow_tf.config import Config
+from rainbow_tf.environments.atari import SCREEN_SHAPE
+from rainbow_tf.export import screens
+from rainbow_tf.types import WorldSpec
+
+SMALLEST_ALPHA = 1e-3
+
+
+class Training(NamedTuple):
+    """How a policy was trained; None where it is unknown."""
+
+    frames: int | None = None
+    score: float | None = None
+    protocol: str | None = None  # of the evaluation that gave the score
+
+
+def make_signatures(
+    network: Network, *, config: Config, spec: WorldSpec, training: Training, noisy: bool
+) -> dict[str, Any]:
+    """The concrete functions of the served model by name, with a free batch size, without XLA."""
+    support = make_support(config)
+    observations = tf.TensorSpec((None, *serving_shape(spec)), spec.frame_dtype, "observations")
+    frames = tf.TensorSpec((None, spec.frame_stack, 2, *SCREEN_SHAPE, 3), tf.uint8, "frames")
+    alpha = tf.TensorSpec((None,), tf.float32, "alpha")
+    query = tf.TensorSpec((None,), tf.int32, "query")
+    facts = describe(config, spec, training, noisy=noisy)
+    if support is not None:
+        facts["support"] = support
+
+    def evaluate(stacks: tf.Tensor) -> Any:  # [B, S, *frame] -> [B, A, N]
+        if config.algorithm == "a3c":
+            return network(stacks)
+        return network(stacks, training=noisy, noise_per_example=noisy)
+
+    def answer(stacks: tf.Tensor) -> dict[str, tf.Tensor]:
+        outputs = evaluate(stacks)
+        return _policy_answer(*outputs) if config.algorithm == "a3c" else _greedy(support, outputs)
+
+    def serving_default(observations: tf.Tensor) -> dict[str, tf.Tensor]:
+        return answer(to_stacks(checked(observations), spec))
+
+    def from_frames(frames: tf.Tensor) -> dict[str, tf.Tensor]:
+        return answer(screens.to_frames(checked(frames)))
+
+    def risk(observations: tf.Tensor, alpha: tf.Tensor) -> dict[str, tf.Tensor]:
+        assert support is not None
+        return _risk_averse(support, evaluate(to_stacks(checked(observations), spec)), alpha)
+
+    def metadata(query: tf.Tensor) -> dict[str, tf.Tensor]:
+        # Takes a dummy input: batching servers and REST reject a signature without inputs.
+        count = tf.shape(checked(query))[0]
+        rows = {name: tf.constant(fact)[None] for name, fact in facts.items()}
+        return {name: tf.repeat(row, count, axis=0) for name, row in rows.items()}
+
+    wanted: list[tuple[Callable, list[tf.TensorSpec]]] = [(serving_default, [observations])]
+    if config.game is not None:
+        wanted.append((from_frames, [frames]))
+    if support is not None:
+        wanted.append((risk, [observations, alpha]))
+    wanted.append((metadata, [query]))
+    return {
+        function.__name__: tf.function(
+            function, input_signature=inputs, autograph=False
+        ).get_concrete_function()
+        for function, inputs in wanted
+    }
+
+
+def _greedy(support: np.ndarray | None, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
+    """The action of the largest mean return, from outputs [B, A, N] of a `ReturnHead`."""
+    values = q_values(support, outputs)
+    answers = {"actions": tf.argmax(values, axis=1, output_type=tf.int32), "q_values": values}
+    if support is not None:
+        answers["probabilities"] = tf.nn.softmax(outputs)
+    return answers
+
+
+def _policy_answer(logits: tf.Tensor, values: tf.Tensor) -> dict[str, tf.Tensor]:
+    """The most probable action of an A3C policy; clients may sample from the probabilities."""
+    actions = tf.argmax(logits, axis=1, output_type=tf.int32)
+    return {"actions": actions, "probabilities": tf.nn.softmax(logits), "values": values}
+
+
+def _risk_averse(support: np.ndarray, outputs: tf.Tensor, alpha: tf.Tensor) -> dict[str, tf.Tensor]:
+    """The action of the largest CVaR at level alpha [B], from logits [B, A, N]."""
+    one_per_example = tf.debugging.assert_equal(tf.shape(alpha), tf.shape(outputs)[:1])
+    with tf.control_dependencies([one_per_example]):
+        values = cvar(support, outputs, checked(alpha))
+    actions = tf.argmax(values, axis=1, output_type=tf.int32)
+    return {
+        "actions": actions,
+        "values": tf.gather(values, actions, batch_dims=1),
+        "action_values": values,
+    }
+
+
+def serving_shape(spec: WorldSpec) -> tuple[int, ...]:
+    """The shape of one observation as a client sends it, newest frame last.
+
+    Images are [H, W, S * C], all channels of the oldest frame first; vectors are [D], or [S, D]
+    when stacked.
+    """
+    if len(spec.frame_shape) == 1:
+        return spec.frame_shape if spec.frame_stack == 1 else (spec.frame_stack, *spec.frame_shape)
+    height, width, *channels = spec.frame_shape
+    return (height, width, spec.frame_stack * int(np.prod(channels)))
+
+
+def to_stacks(observations: tf.Tensor, spec: WorldSpec) -> tf.Tensor:
+    """Observations as a client sends them -> [B, S, *frame], the network's input."""
+    if len(spec.frame_shape) == 1:
+        return tf.reshape(observations, (-1, spec.frame_stack, *spec.frame_shape))
+    height, width, *channels = spec.frame_shape
+    frames = tf.reshape(observations, (-1, height, width, spec.frame_stack, *channels))
+    return tf.transpose(frames, (0, 3, 1, 2, 4) if channels else (0, 3, 1, 2))
+
+
+def checked(batch: tf.Tensor) -> tf.Tensor:
+    """The batch, after checking in the graph that it is not empty and has the declared shape.
+
+    A server runs the graph on any input, and a reshape could hide a wrong shape.
+    """
+    has_examples = tf.debugging.Assert(tf.shape(batch)[0] > 0, ["The batch is empty."])
+    with tf.control_dependencies([has_examples]):
+        return tf.ensure_shape(batch, batch.shape)
+
+
+def cvar(support: np.ndarray, logits: tf.Tensor, alpha: tf.Tensor) -> tf.Tensor:
+    """Conditional value at risk: the mean of the worst `alpha` fraction of each action's returns.
+
+    The atom at the boundary counts in part. `alpha` [B] is clipped to [0.001, 1].
+    """
+    tf.debugging.assert_rank(logits, 3)  # [B, A, N]
+    tf.debugging.assert_rank(alpha, 1)
+    alpha = tf.clip_by_value(alpha, SMALLEST_ALPHA, 1.0)[:, None]  # [B, 1]
+    probs = tf.nn.softmax(logits)
+    below = tf.cumsum(probs, axis=-1, exclusive=True)
+    taken = tf.clip_by_value(alpha[..., None] - below, 0.0, probs)
+    worst = tf.reduce_sum(taken * support, axis=-1) / alpha  # [B, A]
+    # With alpha = 1, equal to the mean policy without rounding differences.
+    return tf.where(alpha < 1, worst, q_values(support, logits))
+
+
+def describe(config: Config, spec: WorldSpec, training: Training, *, noisy: bool) -> dict[str, Any]:
+    """The contents of the `metadata` signature; unknown values are -1, NaN or empty."""
+    preprocessing = {
+        "frame_shape": spec.frame_shape,
+        "frame_dtype": spec.frame_dtype.name,
+        "frame_stack": spec.frame_stack,
+        "observation_shape": serving_shape(spec),
+        "order": "newest frame last, zeros before the episode",
+        "max_episode_frames": config.max_episode_frames,
+    }
+    if config.game is not None:
+        preprocessing |= {
+            "screen_shape": SCREEN_SHAPE,
+            "grey": screens.GREY,
+            "pooling": "maximum of the greys of a step's last two screens",
+            "resize": "area",
+            "action_repeat": config.action_repeat,
+            "noop_max": config.noop_max,
+            "protocol": config.protocol,
+        }
+    packages = ("rainbow_tf", "tensorflow", "keras", "ale-py")
+    return {
+        "game": config.game or config.environment,
+        "action_meanings": spec.action_meanings,
+        "preprocessing": json.dumps(preprocessing),
+        "agent": config.agent,
+        "algorithm": config.algorithm,
+        "noisy": noisy,
+        "frames_trained": np.int64(-1 if training.frames is None else training.frames),
+        "score": np.float32(np.nan if training.score is None else training.score),
+        "score_protocol": training.protocol or "",
+        "versions": json.dumps({name: importlib.metadata.version(name) for name in packages}),
+    }
