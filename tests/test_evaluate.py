@@ -192,7 +192,7 @@ def test_recorded_starts(breakout, tmp_path, origin):
         (["--run_dir=RUN", "--starts=human", "--start_file=none.json"], "none.json cannot be read"),
         (["--run_dir=RUN", "--starts=human", "--start_file=PONG"], "is of pong"),
         (["--run_dir=RUN", "--checkpoint=1", "--snapshot=best"], "exclude each other"),
-        (["--run_dir=RUN", "--snapshot=latest"], "no whole checkpoint"),
+        (["--run_dir=RUN", "--snapshot=latest"], "no intact checkpoint"),
         (["--run_dir=RUN", "--checkpoint=99"], "Give another --checkpoint"),
     ],
 )

@@ -256,8 +256,8 @@ def endings(game: str, monkeypatch, *, num_envs: int, num_steps: int, **settings
     infos = []
 
     class Watched(atari.AtariVectorEnv):
-        def recv(self):
-            result = super().recv()
+        def step(self, actions):
+            result = super().step(actions)
             infos.append(result[-1])
             return result
 
@@ -374,9 +374,9 @@ def test_spec(game):
     if game == "breakout":
         assert names == ("NOOP", "FIRE", "RIGHT", "LEFT")
     assert output.observation.shape == (2, 3, 84, 84)
-    assert [field.dtype for field in output] == [np.uint8, np.float32, *[np.dtype(bool)] * 4]
+    assert [field.dtype for field in output] == [np.uint8, np.float32, *[np.dtype(bool)] * 3]
     stepped = world.step(np.zeros(2, np.int32))
-    assert [field.dtype for field in stepped] == [np.uint8, np.float32, *[np.dtype(bool)] * 4]
+    assert [field.dtype for field in stepped] == [np.uint8, np.float32, *[np.dtype(bool)] * 3]
     assert output.is_first.all()
     assert not output.reward.any()
 

@@ -186,7 +186,7 @@ def test_spec(environment, shape, dtype, stack):
     assert world.spec[:3] == (shape, np.dtype(dtype), stack)
     for output in play(world, 1):
         assert output.observation.shape == (2, stack, *shape)
-        assert [field.dtype for field in output] == [dtype, np.float32, *[np.dtype(bool)] * 4]
+        assert [field.dtype for field in output] == [dtype, np.float32, *[np.dtype(bool)] * 3]
 
 
 def test_actions_are_counted_from_the_space_s_start():

@@ -137,7 +137,7 @@ def test_a_run_that_another_process_began_meanwhile_is_not_touched(tmp_path):
     other = RunFolder(settings(tmp_path, frames=7))
     other.begin()
     other._lock.release()  # as at its end
-    with pytest.raises(ConfigError, match="Another process began a run"):
+    with pytest.raises(ConfigError, match="Another process started a run"):
         late.begin()
     assert Config.from_json((tmp_path / "config.json").read_text()).frames == 7
 
