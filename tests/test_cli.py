@@ -84,7 +84,7 @@ def test_the_installed_command_names_the_mistake():
     assert result.stderr == "rainbow_tf: 'evaluat' is not a command; did you mean evaluate?\n"
     result = run("evaluate", "--run_dir=nowhere")
     assert result.returncode == 1
-    assert "--run_dir=nowhere is not the folder of a run" in result.stderr
+    assert "--run_dir=nowhere is not a run folder" in result.stderr
 
 
 def test_no_large_package_is_imported_before_a_command_is_chosen():

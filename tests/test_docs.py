@@ -1,5 +1,6 @@
 """The documentation: its links lead somewhere, its commands exist, its pages are up to date."""
 
+import importlib
 import importlib.util
 import json
 import os
@@ -13,6 +14,7 @@ from urllib.parse import unquote
 
 import pytest
 import yaml
+from absl import flags
 
 import rainbow_tf.flags
 from rainbow_tf.config import Config
@@ -174,11 +176,15 @@ def shell_lines(path):
 
 @cache
 def flags_of(module):
-    """The flags that a command knows, from its own help."""
-    shown = subprocess.run(
-        [sys.executable, "-m", module, "--helpfull"], capture_output=True, text=True, timeout=120
-    )
-    return set(re.findall(r"^ +--(?:\[no\])?(\w+)", shown.stdout, re.MULTILINE)) | {"help"}
+    """The flags that a command knows."""
+    main = importlib.util.find_spec(f"{module}.__main__") if is_package(module) else None
+    values = flags.FlagValues()
+    importlib.import_module(main.name if main else module).COMMAND.define_flags(values)
+    return {*values, "help"}
+
+
+def is_package(module):
+    return importlib.util.find_spec(module).submodule_search_locations is not None
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)

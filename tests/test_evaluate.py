@@ -186,7 +186,7 @@ def test_recorded_starts(breakout, tmp_path, origin):
     ("arguments", "expected"),
     [
         ([], "Give --run_dir"),
-        (["--run_dir=nowhere"], "is not the folder of a run"),
+        (["--run_dir=nowhere"], "is not a run folder"),
         (["--run_dir=RUN", "--starts=human"], "needs --start_file"),
         (["--run_dir=RUN", "--start_file=starts.json"], "is for --starts=human"),
         (["--run_dir=RUN", "--starts=human", "--start_file=none.json"], "none.json cannot be read"),

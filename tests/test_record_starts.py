@@ -107,6 +107,7 @@ def make_run(folder, **settings):
     return folder
 
 
+@pytest.mark.compiles
 def test_a_policy_is_never_called_human(tmp_path):
     run_dir = make_run(tmp_path / "run", noop_max=10)
     arguments = [f"--run_dir={run_dir}", "--trajectories=3", "--max_frames=240"]
@@ -133,7 +134,7 @@ def test_a_policy_is_never_called_human(tmp_path):
         (["--game=quake", "--player=random", "--output=x.json"], "--game=quake is not one"),
         (["--game=pong", "--player=policy", "--output=x.json"], "need each other"),
         (["--player=random", "--run_dir=x", "--output=x.json"], "need each other"),
-        (["--player=policy", "--run_dir=x", "--output=x.json"], "not the folder of a run"),
+        (["--player=policy", "--run_dir=x", "--output=x.json"], "not a run folder"),
         (["--player=policy", "--run_dir=RUN", "--output=x.json", "--game=pong"], "plays breakout"),
         (["--player=policy", "--run_dir=RUN", "--output=x.json", "--action_repeat=2"], "not the"),
         (["--game=pong", "--player=random", "--output=FILE/x.json"], "cannot be written"),

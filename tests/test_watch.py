@@ -101,7 +101,7 @@ def test_an_interrupt_leaves_no_file(run_command, runs, tmp_path, monkeypatch):
     [
         ([], ["--run_dir", "--out"]),
         (["--run_dir={runs}/cartpole"], ["--out"]),
-        (["--run_dir=nowhere", "--out=x.mp4"], ["--run_dir=nowhere is not the folder of a run"]),
+        (["--run_dir=nowhere", "--out=x.mp4"], ["--run_dir=nowhere is not a run folder"]),
         (["--run_dir={runs}/cartpole", "--out=x.avi"], ["x.avi must end in .mp4 or .gif."]),
         (
             ["--run_dir={runs}/cartpole", "--out={runs}/cartpole/config.json/x.mp4"],
