@@ -202,7 +202,7 @@ def test_a_full_disk_does_not_end_the_run(tmp_path):
     assert code == 0
     assert "Done after" in stdout
     assert "could not be written" in stderr
-    assert "The checkpoints before it stay" in stderr
+    assert "Earlier checkpoints are kept" in stderr
     assert [row // 50 for row in frames_of(folder / "train.csv")] == list(range(1, 11))
     assert checkpoints(folder).numbers() == []
     assert not any((folder / "checkpoints").iterdir())
