@@ -9,6 +9,8 @@ for game in ${GAMES:-alien amidar assault asterix bank_heist battle_zone boxing 
   run=runs/$game/n20_data_efficient/seed_$seed
   if [ -e "$run/evaluations/paper_noop/summary.json" ]; then continue; fi
   python -m rainbow_tf.main --preset=atari100k --game="$game" --threads=1 --seed="$seed"
+  frames=$(tail -n 1 "$run/train.csv" | cut -d, -f1)
+  if [ "$frames" -lt 400000 ]; then exit 1; fi  # stopped: run it again to resume
   python -m rainbow_tf.evaluate --run_dir="$run" --snapshot=latest --eval_epsilon=0.001 \
     --episodes=100
 done
