@@ -14,6 +14,7 @@ from rainbow_tf.agent.networks import make_network
 from rainbow_tf.command import define_settings
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.replay import replay as replay_module
+from rainbow_tf.runs import weights
 from rainbow_tf.training import build as parts_module
 from rainbow_tf.training.loop import exploration
 from rainbow_tf.types import WorldSpec
@@ -225,8 +226,8 @@ def built(monkeypatch):
 
         monkeypatch.setattr(module, name, build)
 
-    for name in ("Learner", "Actor"):
-        note(parts_module, name)
+    note(parts_module, "Learner")
+    note(weights, "Actor")
     note(replay_module, "Replay")
     for name in ("Network", "ReturnHead"):
         note(networks, name)

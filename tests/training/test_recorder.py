@@ -142,7 +142,7 @@ def test_a_film_that_fails_is_told_and_its_noise_given_back(recorded, monkeypatc
     for frames in (160, 164, 209, 210, 212):
         recorder.observe(frames)
     assert len(said) == 1
-    assert said[0].startswith("film at 210 frames: failed, training goes on (")
+    assert said[0].startswith("film at 210 frames: failed, training continues (")
     assert "No space left" in said[0]
     for name, array in values(agent_variables(parts)).items():
         np.testing.assert_array_equal(array, before[name], err_msg=name)
