@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from rainbow_tf.command import Command, define_settings
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.environments.base import World, make_world
+from rainbow_tf.environments.base import Environment, make_environment
 from rainbow_tf.export.client import (
     DEFAULT_SIGNATURE,
     GrpcPolicy,
@@ -33,7 +33,7 @@ from rainbow_tf.games import GAMES
 from rainbow_tf.process import load_tensorflow
 from rainbow_tf.video.encoder import SMALL, check_video, enlarged, frames_per_second, video
 
-# What a model may say of the world it was trained in, and a flag may say otherwise.
+# What a model may say of the environment it was trained in, and a flag may say otherwise.
 _RULES = ("protocol", "action_repeat", "frame_stack", "noop_max", "max_episode_frames")
 _SETTINGS = ("game", "environment", "seed", *_RULES)
 
@@ -46,11 +46,11 @@ class Episode(NamedTuple):
 
 
 class Player:
-    """Asks a policy for the actions in a world, and notes how long each answer took."""
+    """Asks a policy for the actions in an environment, and notes how long each answer took."""
 
-    def __init__(self, policy: Policy, world: World, alpha: float | None = None):
+    def __init__(self, policy: Policy, environment: Environment, alpha: float | None = None):
         self._policy = policy
-        self._num_actions = world.spec.num_actions
+        self._num_actions = environment.spec.num_actions
         self._alpha = alpha
         self._signature = DEFAULT_SIGNATURE if alpha is None else "risk"
         self._observations = policy.signature(self._signature).inputs.get("observations")
@@ -69,7 +69,7 @@ class Player:
         self.seconds.append(time.perf_counter() - started)
         if not 0 <= actions.min() <= actions.max() < self._num_actions:
             raise ServingError(
-                f"{self._policy.name} chose action {actions.max()}, but the world has "
+                f"{self._policy.name} chose action {actions.max()}, but the environment has "
                 f"{self._num_actions}; give the --game or --environment that it was trained on."
             )
         return actions
@@ -88,30 +88,30 @@ def as_input(observation: np.ndarray, spec: TensorSpec) -> np.ndarray:
             is_same = layout.dtype in (spec.dtype, np.bool_)
             return layout.astype(spec.dtype, copy=False) if is_same else layout
     raise ServingError(
-        f"The model takes {spec}, but the world gives {TensorSpec(flat.dtype, tuple(frame))} in "
-        f"stacks of {observation.shape[1]}; give the --game or --environment and the "
+        f"The model takes {spec}, but the environment gives {TensorSpec(flat.dtype, tuple(frame))} "
+        f"in stacks of {observation.shape[1]}; give the --game or --environment and the "
         "--frame_stack that it was trained with."
     )
 
 
 def play(
-    player: Player, world: World, *, episodes: int, watch: Callable[[float], None]
+    player: Player, environment: Environment, *, episodes: int, watch: Callable[[float], None]
 ) -> Iterator[Episode]:
-    """Plays whole games in the world's first lane; `watch` is told the score at every step."""
-    output = world.reset()
+    """Plays whole episodes in the first lane; `watch` gets the score at every step."""
+    output = environment.reset()
     for _ in range(episodes):
         score, length = 0.0, 0
         while not output.episode_over[0]:
             watch(score)
-            output = world.step(player.act(output.observation))
+            output = environment.step(player.act(output.observation))
             score += float(output.reward[0])
             length += 1
         yield Episode(score, length)
-        output = world.step(np.zeros(1, np.int32))  # a restart, whatever the action
+        output = environment.step(np.zeros(1, np.int32))  # a restart, whatever the action
 
 
 def run(values: flags.FlagValues) -> None:
-    """Finds the policy and its world, plays, and prints scores and latencies."""
+    """Finds the policy and its environment, plays, and prints scores and latencies."""
     given: dict[str, Any] = {name: values[name].value for name in _SETTINGS if values[name].present}
     if "game" in given or "environment" in given:
         Config(**given)  # refused before TensorFlow is loaded
@@ -120,15 +120,15 @@ def run(values: flags.FlagValues) -> None:
     policy = _find_policy(values, given)
     policy.signature()
     about = _ask_about(policy)
-    config = _world_config(policy, about, given)
-    world = make_world(
+    config = _environment_config(policy, about, given)
+    environment = make_environment(
         config,
         num_envs=1,
         seed=config.seed,
         training=False,
         screens=values.video is not None,
     )
-    player = Player(policy, world, values.alpha)
+    player = Player(policy, environment, values.alpha)
     print(f"{config.game or config.environment} with {policy.name[0].lower()}{policy.name[1:]}")
     bar = tqdm(unit="step", file=sys.stderr, mininterval=0.5 if sys.stderr.isatty() else 30.0)
 
@@ -136,17 +136,17 @@ def run(values: flags.FlagValues) -> None:
         bar.update()
         bar.set_postfix_str(f"score {score:g}", refresh=False)
         if writer is not None:
-            writer.add(_even(enlarged(world.screen(), height=SMALL, width=2 * SMALL)))
+            writer.add(_even(enlarged(environment.screen(), height=SMALL, width=2 * SMALL)))
 
     scores = []
     with contextlib.ExitStack() as ends:
-        for part in (policy, world, bar):
+        for part in (policy, environment, bar):
             ends.callback(part.close)
         writer = None
         if values.video is not None:
             rate = frames_per_second(config)
             writer = ends.enter_context(video(Path(values.video), frames_per_second=rate))
-        for episode in play(player, world, episodes=values.episodes, watch=watch):
+        for episode in play(player, environment, episodes=values.episodes, watch=watch):
             scores.append(episode.score)
             bar.write(
                 f"episode {len(scores)}/{values.episodes}: score {episode.score:g}, "
@@ -176,7 +176,7 @@ def _find_policy(values: flags.FlagValues, given: dict[str, Any]) -> Policy:
     if model is None:
         if "game" not in given and "environment" not in given:
             raise ConfigError(f"--server={server} needs --game, --environment or --model.")
-        model = Config(**given).world
+        model = Config(**given).environment_name
     is_url = server.startswith(("http://", "https://"))
     kwargs = {"model": model, "timeout": values.timeout, "retries": values.retries}
     if is_url or values.rest:
@@ -194,7 +194,9 @@ def _ask_about(policy: Policy) -> dict[str, np.ndarray]:
         return {}
 
 
-def _world_config(policy: Policy, about: dict[str, np.ndarray], given: dict[str, Any]) -> Config:
+def _environment_config(
+    policy: Policy, about: dict[str, np.ndarray], given: dict[str, Any]
+) -> Config:
     """The flags, and the model's own words for what they leave open."""
     settings: dict[str, Any] = {}
     if "preprocessing" in about:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from rainbow_tf.config import Config
-from rainbow_tf.environments.base import make_world
+from rainbow_tf.environments.base import make_environment
 from rainbow_tf.export.saved_model import Export, Training, export_policy
 from rainbow_tf.runs.weights import load_network
 
@@ -18,10 +18,10 @@ def export_run(
     lite: bool = False,
 ) -> Export:
     """Writes a run's best policy, or that of its newest checkpoint or of one by its number."""
-    world = make_world(config, num_envs=1, seed=config.seed, training=False)
-    world.close()
+    environment = make_environment(config, num_envs=1, seed=config.seed, training=False)
+    environment.close()
     network, frames, best = load_network(
-        config, world.spec, is_best=is_best, checkpoint=checkpoint, seed=config.seed
+        config, environment.spec, is_best=is_best, checkpoint=checkpoint, seed=config.seed
     )
     training = Training(frames)
     if best is not None:
@@ -29,7 +29,7 @@ def export_run(
     return export_policy(
         network,
         config=config,
-        spec=world.spec,
+        spec=environment.spec,
         training=training,
         output_dir=output_dir,
         noisy=noisy,

@@ -13,7 +13,7 @@ from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.export import warmup
 from rainbow_tf.export.check import check_version, quiet_tensorflow, version_number
 from rainbow_tf.export.signatures import Training, make_signatures
-from rainbow_tf.types import WorldSpec
+from rainbow_tf.types import EnvironmentSpec
 
 LITE_FILE = Path("assets.extra", "policy.tflite")
 
@@ -30,7 +30,7 @@ def export_policy(
     network: Network,
     *,
     config: Config,
-    spec: WorldSpec,
+    spec: EnvironmentSpec,
     training: Training,
     output_dir: Path,
     noisy: bool = False,

@@ -13,7 +13,7 @@ from rainbow_tf.agent.networks import Network, make_support
 from rainbow_tf.config import Config
 from rainbow_tf.environments.atari import SCREEN_SHAPE
 from rainbow_tf.export import screens
-from rainbow_tf.types import WorldSpec
+from rainbow_tf.types import EnvironmentSpec
 
 SMALLEST_ALPHA = 1e-3
 
@@ -27,7 +27,7 @@ class Training(NamedTuple):
 
 
 def make_signatures(
-    network: Network, *, config: Config, spec: WorldSpec, training: Training, noisy: bool
+    network: Network, *, config: Config, spec: EnvironmentSpec, training: Training, noisy: bool
 ) -> dict[str, Any]:
     """The concrete functions of the served model by name, with a free batch size, without XLA."""
     support = make_support(config)
@@ -106,7 +106,7 @@ def _risk_averse(support: np.ndarray, outputs: tf.Tensor, alpha: tf.Tensor) -> d
     }
 
 
-def serving_shape(spec: WorldSpec) -> tuple[int, ...]:
+def serving_shape(spec: EnvironmentSpec) -> tuple[int, ...]:
     """The shape of one observation as a client sends it, newest frame last.
 
     Images are [H, W, S * C], all channels of the oldest frame first; vectors are [D], or [S, D]
@@ -118,7 +118,7 @@ def serving_shape(spec: WorldSpec) -> tuple[int, ...]:
     return (height, width, spec.frame_stack * int(np.prod(channels)))
 
 
-def to_stacks(observations: tf.Tensor, spec: WorldSpec) -> tf.Tensor:
+def to_stacks(observations: tf.Tensor, spec: EnvironmentSpec) -> tf.Tensor:
     """Observations as a client sends them -> [B, S, *frame], the network's input."""
     if len(spec.frame_shape) == 1:
         return tf.reshape(observations, (-1, spec.frame_stack, *spec.frame_shape))
@@ -153,7 +153,9 @@ def cvar(support: np.ndarray, logits: tf.Tensor, alpha: tf.Tensor) -> tf.Tensor:
     return tf.where(alpha < 1, worst, q_values(support, logits))
 
 
-def describe(config: Config, spec: WorldSpec, training: Training, *, noisy: bool) -> dict[str, Any]:
+def describe(
+    config: Config, spec: EnvironmentSpec, training: Training, *, noisy: bool
+) -> dict[str, Any]:
     """The contents of the `metadata` signature; unknown values are -1, NaN or empty."""
     preprocessing = {
         "frame_shape": spec.frame_shape,

@@ -25,13 +25,13 @@ from absl import flags
 
 from rainbow_tf.command import Command, define_settings, settings
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.environments.base import make_world
+from rainbow_tf.environments.base import make_environment
 from rainbow_tf.process import load_tensorflow
 from rainbow_tf.replay.replay import Replay, make_replay, replay_bytes
 from rainbow_tf.runs.store import CHECKPOINTS, CheckpointStore
-from rainbow_tf.types import Counters, WorldSpec
+from rainbow_tf.types import Counters, EnvironmentSpec
 
-ATARI_SPEC = WorldSpec((84, 84), np.dtype(np.uint8), 4, 6, ())
+ATARI_SPEC = EnvironmentSpec((84, 84), np.dtype(np.uint8), 4, 6, ())
 _PAPER_FRAMES = 200_000_000
 
 
@@ -115,16 +115,16 @@ def measure_acting(config: Config, repeats: int) -> Iterator[Figure]:
 def measure_environment(config: Config, repeats: int) -> Iterator[Figure]:
     """Steps of the environment without an agent."""
     for lanes in (1, 4, 8, 16):
-        world = make_world(config, num_envs=lanes, seed=1, training=True)
+        environment = make_environment(config, num_envs=lanes, seed=1, training=True)
         rng = np.random.default_rng(1)
-        world.reset()
+        environment.reset()
 
-        def play(world=world, lanes=lanes, rng=rng) -> None:
+        def play(environment=environment, lanes=lanes, rng=rng) -> None:
             for _ in range(20):
-                world.step(rng.integers(world.spec.num_actions, size=lanes))
+                environment.step(rng.integers(environment.spec.num_actions, size=lanes))
 
         seconds = seconds_in_turns(repeats, play)[0]
-        world.close()
+        environment.close()
         yield figure(f"environment, {lanes} lanes", "steps/s", 20 * lanes / seconds)
 
 
@@ -421,18 +421,20 @@ def measure_serving(config: Config, repeats: int) -> Iterator[Figure]:
 
 def _recorded_play(config: Config) -> list[np.ndarray]:
     """Frames [E, 84, 84] of random play."""
-    world = make_world(config, num_envs=config.num_envs, seed=1, training=True)
+    environment = make_environment(config, num_envs=config.num_envs, seed=1, training=True)
     rng = np.random.default_rng(1)
-    world.reset()
+    environment.reset()
     frames = [
-        world.step(rng.integers(world.spec.num_actions, size=config.num_envs)).observation[:, -1]
+        environment.step(
+            rng.integers(environment.spec.num_actions, size=config.num_envs)
+        ).observation[:, -1]
         for _ in range(2_000)
     ]
-    world.close()
+    environment.close()
     return frames
 
 
-def _learner_and_batch(config: Config, spec: WorldSpec):
+def _learner_and_batch(config: Config, spec: EnvironmentSpec):
     from rainbow_tf.training.build import make_learner
     from rainbow_tf.training.progress import blank_batch
 

@@ -408,7 +408,7 @@ class Config:
         return "_".join(name + length + network + actors) or "rainbow"
 
     @property
-    def world(self) -> str:
+    def environment_name(self) -> str:
         """Name of the game or environment, usable in a path."""
         return self.game or re.sub(r"[^a-z0-9]+", "_", str(self.environment).lower())
 
@@ -417,7 +417,7 @@ class Config:
         """The run's folder."""
         if self.run_dir is not None:
             return Path(self.run_dir)
-        return Path("runs") / self.world / self.agent / f"seed_{self.seed}"
+        return Path("runs") / self.environment_name / self.agent / f"seed_{self.seed}"
 
     def to_json(self) -> str:
         """The settings as the text of `config.json`."""

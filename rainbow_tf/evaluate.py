@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from rainbow_tf.command import Command, define_snapshot_flags, wants_best
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.environments.base import World, make_world
+from rainbow_tf.environments.base import Environment, make_environment
 from rainbow_tf.evaluation.episodes import EvaluatedEpisode, EvaluationGames, play_episodes
 from rainbow_tf.evaluation.statistics import protocol_name, score_summary
 from rainbow_tf.process import load_tensorflow
@@ -29,7 +29,7 @@ from rainbow_tf.runs.folder import read_config
 from rainbow_tf.runs.store import write_atomically
 from rainbow_tf.scoring.normalise import human_normalised
 from rainbow_tf.starts import file as starts_module
-from rainbow_tf.starts.environment import StartWorld
+from rainbow_tf.starts.environment import StartEnvironment
 from rainbow_tf.starts.file import StartFile
 
 _COLUMNS = ("episode", "score", "length", "start", "value_mean", "return_mean", "outside_support")
@@ -38,7 +38,7 @@ _COLUMNS = ("episode", "score", "length", "start", "value_mean", "return_mean", 
 class Setting(NamedTuple):
     """The environment to play, and where its episodes start."""
 
-    world: World
+    environment: Environment
     protocol: str
     starts: list[str]  # one per episode
     origin: str | None  # who recorded the starts
@@ -117,14 +117,18 @@ def _evaluate(values: flags.FlagValues) -> None:
     num_envs = min(values.num_envs, values.episodes)
     setting = _setting(values, config, start_file, num_envs)
     actor, frames = load_policy(
-        config, setting.world.spec, is_best=is_best, checkpoint=values.checkpoint, seed=values.seed
+        config,
+        setting.environment.spec,
+        is_best=is_best,
+        checkpoint=values.checkpoint,
+        seed=values.seed,
     )
-    games = EvaluationGames(actor, setting.world, config=config)
+    games = EvaluationGames(actor, setting.environment, config=config)
     try:
         finished = play_episodes(games, num_lanes=num_envs, episodes=values.episodes)
         episodes = dict(_shown(finished, values.episodes, games))
     finally:
-        setting.world.close()
+        setting.environment.close()
     ordered = [episodes[number] for number in range(values.episodes)]
     summary = {
         "game": config.game,
@@ -184,14 +188,16 @@ def _setting(
 ) -> Setting:
     # Terminals as in training: values predict returns that end at a lost life. Games continue.
     if start_file is None:
-        world = make_world(config, num_envs=num_envs, seed=values.seed, training=True)
+        environment = make_environment(config, num_envs=num_envs, seed=values.seed, training=True)
         start = "noop" if config.game is not None else "reset"
         about = {"noop_max": config.noop_max} if config.game is not None else {}
-        return Setting(world, protocol_name(config), [start] * values.episodes, None, about)
+        return Setting(environment, protocol_name(config), [start] * values.episodes, None, about)
     points = starts_module.sample_points(start_file, values.episodes, seed=values.seed)
     origin = start_file.origin
     return Setting(
-        world=StartWorld(config=config, starts=start_file, points=points, num_envs=num_envs),
+        environment=StartEnvironment(
+            config=config, starts=start_file, points=points, num_envs=num_envs
+        ),
         protocol=f"{config.protocol}/{origin}",
         starts=[str(point) for point in points],
         origin=origin,

@@ -145,14 +145,14 @@ def _policy_games(
 ) -> Iterator[Trajectory]:
     """The policy of a run; no-ops and random actions keep its games from being identical."""
     load_tensorflow(config.tensorflow_threads)
-    from rainbow_tf.environments.base import make_world
+    from rainbow_tf.environments.base import make_environment
     from rainbow_tf.runs.weights import load_policy
 
-    world = make_world(config, num_envs=1, seed=values.seed, training=False)
-    world.close()
+    environment = make_environment(config, num_envs=1, seed=values.seed, training=False)
+    environment.close()
     actor, _ = load_policy(
         config,
-        world.spec,
+        environment.spec,
         is_best=wants_best(values),
         checkpoint=values.checkpoint,
         seed=values.seed,

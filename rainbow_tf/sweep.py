@@ -57,7 +57,7 @@ def _cells(values: flags.FlagValues) -> list[Cell]:
         if value is not None and value < least:
             raise ConfigError(f"--{flag}={value} is too small; it must be at least {least}.")
     return cells_module.make_cells(
-        world_flags=worlds(values.games),
+        environment_flags=environments(values.games),
         agent_names=agents(values.presets),
         seed_numbers=seeds(values.seeds),
         arguments=[
@@ -78,7 +78,7 @@ def parse(arguments: Sequence[str]) -> Config:
     return settings(values)
 
 
-def worlds(names: str) -> list[str]:
+def environments(names: str) -> list[str]:
     """The flags of the environments in --games, each once."""
     flags: list[str] = []
     for name in _parts(names, "--games", "such as --games=qbert,pong or --games=all"):

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 
-class WorldSpec(NamedTuple):
+class EnvironmentSpec(NamedTuple):
     """What an agent must know of an environment to be built for it."""
 
     frame_shape: tuple[int, ...]  # one frame, without the stack: (84, 84), (10, 10, 4), (4,)

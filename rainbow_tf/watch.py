@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from rainbow_tf.command import Command, define_snapshot_flags, wants_best
 from rainbow_tf.config import ConfigError
-from rainbow_tf.environments.base import make_world
+from rainbow_tf.environments.base import make_environment
 from rainbow_tf.process import load_tensorflow
 from rainbow_tf.runs.folder import read_config
 from rainbow_tf.video.encoder import LARGE, SMALL, check_video, frames_per_second, video
@@ -43,13 +43,19 @@ def run(values: flags.FlagValues) -> None:
     from rainbow_tf.runs.weights import load_policy
     from rainbow_tf.video.film import Film, play
 
-    world = make_world(config, num_envs=1, seed=values.seed, training=False, screens=True)
+    environment = make_environment(
+        config, num_envs=1, seed=values.seed, training=False, screens=True
+    )
     try:
         actor, frames = load_policy(
-            config, world.spec, is_best=is_best, checkpoint=values.checkpoint, seed=values.seed
+            config,
+            environment.spec,
+            is_best=is_best,
+            checkpoint=values.checkpoint,
+            seed=values.seed,
         )
-        film = Film(config, world.spec, frames=frames, height=SMALL if is_gif else LARGE)
-        scenes = play(actor, world, config=config, episodes=values.episodes)
+        film = Film(config, environment.spec, frames=frames, height=SMALL if is_gif else LARGE)
+        scenes = play(actor, environment, config=config, episodes=values.episodes)
         most = max(1, round(seconds * rate))
         scores: dict[int, float] = {}  # by episode
         count = 0
@@ -59,7 +65,7 @@ def run(values: flags.FlagValues) -> None:
                 scores[scene.episode] = scene.score
                 count += 1
     finally:
-        world.close()
+        environment.close()
     listed = " and ".join(f"{score:g}" for score in scores.values())
     print(f"{path} shows {count / rate:.1f} s of play with a score of {listed}.")
     if not scene.is_last:

@@ -21,11 +21,11 @@ from rainbow_tf.training import run as run_module
 from rainbow_tf.training.build import Parts
 from rainbow_tf.training.loop import train
 from rainbow_tf.training.metrics import Metrics
-from rainbow_tf.types import Decision, StepOutput, UpdateResult, WorldSpec
+from rainbow_tf.types import Decision, EnvironmentSpec, StepOutput, UpdateResult
 
 LANES = 4
 EPISODE_STEPS = 5  # with 4 lanes, an episode of all lanes ends every 20 frames
-SPEC = WorldSpec((3,), np.dtype(np.float32), 1, 2, ("0", "1"))
+SPEC = EnvironmentSpec((3,), np.dtype(np.float32), 1, 2, ("0", "1"))
 # Scores of the evaluations by the frames at which they are made: the second one is the best.
 SCORES = {80: 1.0, 160: 3.0, 240: 2.0, 320: 0.5}
 
@@ -141,7 +141,7 @@ def patch(monkeypatch):
     monkeypatch.setattr("rainbow_tf.replay.replay.CHUNK_SLOTS", 40)
     monkeypatch.setattr(main, "load_tensorflow", lambda threads: None)
     monkeypatch.setattr(main, "build", build)
-    monkeypatch.setattr("rainbow_tf.evaluation.evaluator.make_world", evaluation_environment)
+    monkeypatch.setattr("rainbow_tf.evaluation.evaluator.make_environment", evaluation_environment)
     monkeypatch.setattr(run_module, "describe", lambda *_: "")
     no_films = SimpleNamespace(observe=lambda frames: None)
     monkeypatch.setattr(run_module, "Recorder", lambda **_: no_films)

@@ -116,8 +116,8 @@ def test_agent_names(settings, name):
     assert Config(game="qbert", **settings).agent == name
 
 
-def test_world_names_fit_folders():
-    assert Config(environment="MinAtar/Breakout-v1").world == "minatar_breakout_v1"
+def test_environment_names_fit_folders():
+    assert Config(environment="MinAtar/Breakout-v1").environment == "minatar_breakout_v1"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from absl import flags
 from rainbow_tf import evaluate
 from rainbow_tf.agent.networks import make_network
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.environments.base import make_world
+from rainbow_tf.environments.base import make_environment
 from rainbow_tf.runs.weights import Best, write_best
 from rainbow_tf.starts import file as starts
 
@@ -117,8 +117,8 @@ def breakout(tmp_path_factory):
     )
     folder.mkdir()
     (folder / "config.json").write_text(config.to_json())
-    world = make_world(config, num_envs=1, seed=1, training=False)
-    network = make_network(config, world.spec, seed=1, name="online")
+    environment = make_environment(config, num_envs=1, seed=1, training=False)
+    network = make_network(config, environment.spec, seed=1, name="online")
     write_best(folder, network, Best(1234, 0.0, 1, "paper/noop"))
     return folder
 

@@ -10,7 +10,7 @@ import pytest
 from rainbow_tf import watch
 from rainbow_tf.agent.networks import make_network
 from rainbow_tf.config import Config
-from rainbow_tf.environments.base import make_world
+from rainbow_tf.environments.base import make_environment
 from rainbow_tf.runs.store import Best
 from rainbow_tf.runs.weights import write_best
 
@@ -19,9 +19,9 @@ def make_run(folder, config):
     """A run whose best weights are those it began with."""
     folder.mkdir()
     (folder / "config.json").write_text(config.to_json())
-    world = make_world(config, num_envs=1, seed=1, training=False)
-    network = make_network(config, world.spec, seed=2, name="online")
-    world.close()
+    environment = make_environment(config, num_envs=1, seed=1, training=False)
+    network = make_network(config, environment.spec, seed=2, name="online")
+    environment.close()
     write_best(folder, network, Best(1234, 10.0, 1, "gymnasium"))
     return folder
 

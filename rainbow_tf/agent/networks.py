@@ -20,7 +20,7 @@ from rainbow_tf.agent.layers import (
     scaled,
 )
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.types import WorldSpec
+from rainbow_tf.types import EnvironmentSpec
 
 # (filters, kernel, stride) per convolution, units of the dense torso, units of the head.
 _ARCHITECTURES: dict[str, tuple[tuple[tuple[int, int, int], ...], tuple[int, ...], int]] = {
@@ -99,7 +99,7 @@ class Network(keras.Model):
         return {layer.path: float(layer.noise_scale()) for layer in layers}
 
 
-def make_network(config: Config, spec: WorldSpec, *, seed: int, name: str) -> Network:
+def make_network(config: Config, spec: EnvironmentSpec, *, seed: int, name: str) -> Network:
     """The network of the settings, built for the environment."""
     make_head: Callable[..., keras.layers.Layer]
     if config.algorithm == "a3c":
@@ -144,7 +144,7 @@ def make_support(config: Config) -> np.ndarray | None:
     return np.linspace(config.v_min, config.v_max, config.num_atoms, dtype=np.float32)
 
 
-def _architecture(config: Config, spec: WorldSpec) -> str:
+def _architecture(config: Config, spec: EnvironmentSpec) -> str:
     name = config.network
     is_image = len(spec.frame_shape) in (2, 3)
     size = min(spec.frame_shape[:2]) if is_image else 0

@@ -22,16 +22,16 @@ from rainbow_tf.agent.learner import DivergedError, make_optimizer
 from rainbow_tf.agent.networks import Network, make_network
 from rainbow_tf.agent.schedules import linear
 from rainbow_tf.config import Config
-from rainbow_tf.environments.base import EpisodeTracker, World, make_world
+from rainbow_tf.environments.base import Environment, EpisodeTracker, make_environment
 from rainbow_tf.types import (
     BEGINNING,
     Batch,
     Counters,
     Decision,
+    EnvironmentSpec,
     Episode,
     Tick,
     UpdateResult,
-    WorldSpec,
 )
 
 tfd = tfp.distributions
@@ -120,7 +120,7 @@ class SharedLearner:
         *,
         online: Network,
         optimizer: keras.optimizers.Optimizer,
-        spec: WorldSpec,
+        spec: EnvironmentSpec,
         n_step: int,
         entropy_cost: float,
     ):
@@ -258,17 +258,22 @@ class Worker:
     """One actor-learner with its own environment and random stream."""
 
     def __init__(
-        self, *, config: Config, world: World, learner: SharedLearner, rng: np.random.Generator
+        self,
+        *,
+        config: Config,
+        environment: Environment,
+        learner: SharedLearner,
+        rng: np.random.Generator,
     ):
         self._config = config
-        self.world = world
+        self.environment = environment
         self._learner = learner
         self.rng = rng
         self._total_steps = config.steps(config.frames)
 
     def reset(self) -> None:
         """Restarts the environment."""
-        self._output = self.world.reset()
+        self._output = self.environment.reset()
         self._tracker = EpisodeTracker(1)
 
     def work(self, round_: Round) -> None:
@@ -285,10 +290,12 @@ class Worker:
 
     def play(self, weights: Sequence[tf.Tensor]) -> tuple[Rollout, list[Episode]]:
         """Plays n steps, or fewer if an episode or a life ends."""
-        config, spec = self._config, self.world.spec
+        config, spec = self._config, self.environment.spec
         n_step = config.n_step
         if self._output.episode_over[0]:
-            self._output = self.world.step(np.zeros(1, np.int32))  # restarts; the action is ignored
+            self._output = self.environment.step(
+                np.zeros(1, np.int32)
+            )  # restarts; the action is ignored
         frames = (spec.frame_stack, *spec.frame_shape)
         observation = np.zeros((n_step + 1, *frames), spec.frame_dtype)
         action_tm1 = np.zeros(n_step, np.int32)
@@ -299,7 +306,7 @@ class Worker:
         for t in range(n_step):
             observation[t] = output.observation[0]
             action = sample(self._learner.logits(weights, output.observation), self.rng)
-            output = self.world.step(action)
+            output = self.environment.step(action)
             episodes += self._tracker.observe(output)
             reward = float(output.reward[0])
             action_tm1[t] = action[0]
@@ -321,9 +328,9 @@ class Crew(NamedTuple):
     replay: None = None
 
     @property
-    def spec(self) -> WorldSpec:
+    def spec(self) -> EnvironmentSpec:
         """The spec of the environment."""
-        return self.workers[0].world.spec
+        return self.workers[0].environment.spec
 
     @property
     def generators(self) -> dict[str, np.random.Generator]:
@@ -343,7 +350,7 @@ class Crew(NamedTuple):
     def close(self) -> None:
         """Closes the environments."""
         for worker in self.workers:
-            worker.world.close()
+            worker.environment.close()
 
 
 def build_crew(config: Config, start_steps: int = 0) -> Crew:
@@ -352,13 +359,15 @@ def build_crew(config: Config, start_steps: int = 0) -> Crew:
     `start_steps` changes the environment seeds: a resumed run plays new episodes.
     """
     seeds = np.random.SeedSequence(config.seed)
-    network_seed, *world_seeds = (int(s) // 2 for s in seeds.generate_state(1 + config.num_envs))
+    network_seed, *environment_seeds = (
+        int(s) // 2 for s in seeds.generate_state(1 + config.num_envs)
+    )
     evaluation_rng, *rngs = map(np.random.default_rng, seeds.spawn(1 + config.num_envs))
-    worlds = [
-        make_world(config, num_envs=1, seed=(seed + start_steps) % 2**31, training=True)
-        for seed in world_seeds
+    environments = [
+        make_environment(config, num_envs=1, seed=(seed + start_steps) % 2**31, training=True)
+        for seed in environment_seeds
     ]
-    spec = worlds[0].spec
+    spec = environments[0].spec
     network = make_network(config, spec, seed=network_seed, name="online")
     learner = SharedLearner(
         online=network,
@@ -369,8 +378,8 @@ def build_crew(config: Config, start_steps: int = 0) -> Crew:
     )
     return Crew(
         workers=[
-            Worker(config=config, world=world, learner=learner, rng=rng)
-            for world, rng in zip(worlds, rngs, strict=True)
+            Worker(config=config, environment=environment, learner=learner, rng=rng)
+            for environment, rng in zip(environments, rngs, strict=True)
         ],
         learner=learner,
         evaluation_actor=PolicyActor(network=network, rng=evaluation_rng),

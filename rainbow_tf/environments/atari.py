@@ -7,13 +7,13 @@ from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode
 
 from rainbow_tf.config import Config
-from rainbow_tf.types import StepOutput, WorldSpec
+from rainbow_tf.types import EnvironmentSpec, StepOutput
 
 FRAME_SHAPE = (84, 84)
 SCREEN_SHAPE = (210, 160)  # the same for every game
 
 
-class AtariWorld:
+class AtariEnvironment:
     """E lanes of one game. In training a lost life can be terminal; it never resets the game."""
 
     def __init__(
@@ -36,7 +36,7 @@ class AtariWorld:
         self._screens = make(shape=SCREEN_SHAPE, grayscale=False, stack_num=1) if screens else None
         self._screen = np.zeros((*SCREEN_SHAPE, 3), np.uint8)
         actions = self._env.ale.get_action_set()
-        self.spec = WorldSpec(
+        self.spec = EnvironmentSpec(
             frame_shape=FRAME_SHAPE,
             frame_dtype=np.dtype(np.uint8),
             frame_stack=config.stack,

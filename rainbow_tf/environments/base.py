@@ -5,15 +5,15 @@ from typing import Protocol
 import numpy as np
 
 from rainbow_tf.config import Config
-from rainbow_tf.environments.atari import AtariWorld
-from rainbow_tf.environments.gym import GymWorld
-from rainbow_tf.types import Episode, StepOutput, WorldSpec
+from rainbow_tf.environments.atari import AtariEnvironment
+from rainbow_tf.environments.gym import GymEnvironment
+from rainbow_tf.types import EnvironmentSpec, Episode, StepOutput
 
 
-class World(Protocol):
+class Environment(Protocol):
     """E lanes stepped together. Callers may keep outputs: they are never overwritten."""
 
-    spec: WorldSpec
+    spec: EnvironmentSpec
 
     def reset(self) -> StepOutput:
         """Restarts every lane, always from the same seed."""
@@ -28,15 +28,15 @@ class World(Protocol):
         """Releases the lanes."""
 
 
-def make_world(
+def make_environment(
     config: Config, *, num_envs: int, seed: int, training: bool, screens: bool = False
-) -> World:
+) -> Environment:
     """The environment of the settings. A lost life is terminal only in training."""
     if config.game is not None:
-        return AtariWorld(
+        return AtariEnvironment(
             config=config, num_envs=num_envs, seed=seed, training=training, screens=screens
         )
-    return GymWorld(config=config, num_envs=num_envs, seed=seed, screens=screens)
+    return GymEnvironment(config=config, num_envs=num_envs, seed=seed, screens=screens)
 
 
 class EpisodeTracker:

@@ -12,12 +12,12 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.types import StepOutput, WorldSpec
+from rainbow_tf.types import EnvironmentSpec, StepOutput
 
 _MINATAR_ACTIONS = ("NOOP", "LEFT", "UP", "RIGHT", "DOWN", "FIRE")
 
 
-class GymWorld:
+class GymEnvironment:
     """E lanes of one environment. A frame is one step, so the frame cap counts steps."""
 
     def __init__(self, *, config: Config, num_envs: int, seed: int, screens: bool = False) -> None:
@@ -43,7 +43,7 @@ class GymWorld:
         actions = _check_actions(config.environment, self._env.single_action_space)
         frame = _check_observation(config.environment, self._env.single_observation_space)
         self._first_action = int(actions.start)
-        self.spec = WorldSpec(
+        self.spec = EnvironmentSpec(
             frame_shape=frame.shape,
             frame_dtype=_frame_dtype(frame),
             frame_stack=config.stack,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rainbow_tf.config import Config
-from rainbow_tf.environments.base import World
+from rainbow_tf.environments.base import Environment
 from rainbow_tf.types import Policy
 
 
@@ -62,12 +62,12 @@ class _Lane:
 class EvaluationGames:
     """E lanes at play; returns end where the environment reports `terminal`."""
 
-    def __init__(self, policy: Policy, world: World, *, config: Config):
+    def __init__(self, policy: Policy, environment: Environment, *, config: Config):
         self._policy = policy
-        self._world = world
+        self._environment = environment
         self._config = config
         self.steps = 0  # agent steps of all lanes
-        output = world.reset()
+        output = environment.reset()
         self._lanes = [_Lane() for _ in output.reward]
         self._actions, self._values = self._decide(output.observation)
 
@@ -78,7 +78,7 @@ class EvaluationGames:
     def step(self) -> list[tuple[int, EvaluatedEpisode]]:
         """Plays one step; returns the episodes that it finished, with their lanes."""
         values_tm1 = self._values
-        output = self._world.step(self._actions)
+        output = self._environment.step(self._actions)
         # Before the next step: a truncated episode bootstraps from its last observation.
         self._actions, self._values = self._decide(output.observation)
         finished = []

@@ -9,7 +9,7 @@ import numpy as np
 from rainbow_tf.agent.networks import Network
 from rainbow_tf.agent.schedules import has_passed
 from rainbow_tf.config import Config
-from rainbow_tf.environments.base import make_world
+from rainbow_tf.environments.base import make_environment
 from rainbow_tf.evaluation.episodes import EvaluatedEpisode, EvaluationGames, play_budget
 from rainbow_tf.evaluation.statistics import protocol_name
 from rainbow_tf.runs.store import Best, kept_best
@@ -80,8 +80,8 @@ class Evaluator:
         seed = (config.seed * 1_000_003 + frames) % 2**31
         # Terminals as in training, so that values and returns end at the same place.
         lanes = max(_FEWEST_LANES, config.num_envs)
-        world = make_world(config, num_envs=lanes, seed=seed, training=True)
-        games = EvaluationGames(self._policy, world, config=config)
+        environment = make_environment(config, num_envs=lanes, seed=seed, training=True)
+        games = EvaluationGames(self._policy, environment, config=config)
         episodes: list[EvaluatedEpisode] = []
         try:
             budget = config.steps(config.eval_frames)
@@ -91,7 +91,7 @@ class Evaluator:
                 episodes += finished
                 self._show(games.steps * config.frames_per_step, config.eval_frames)
         finally:
-            world.close()
+            environment.close()
         self._write(frames, episodes, time.perf_counter() - started)
         mean = float(np.mean([episode.score for episode in episodes]))
         if self.best is None or mean > self.best.score_mean:

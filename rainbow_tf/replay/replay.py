@@ -14,7 +14,7 @@ from rainbow_tf.config import Config
 from rainbow_tf.replay.frames import FrameRing, Lz4FrameRing, RawFrameRing
 from rainbow_tf.replay.sum_tree import SumTree
 from rainbow_tf.replay.windows import Windows, fold
-from rainbow_tf.types import Batch, WorldSpec
+from rainbow_tf.types import Batch, EnvironmentSpec
 
 # Keeps transitions of error 0 sampleable; far below any error that matters.
 _PRIORITY_FLOOR = 1e-6
@@ -24,7 +24,7 @@ CHUNK_SLOTS = 4096  # 29 MB of Atari frames
 
 
 def make_replay(
-    config: Config, spec: WorldSpec, *, capacity: int, rng: np.random.Generator
+    config: Config, spec: EnvironmentSpec, *, capacity: int, rng: np.random.Generator
 ) -> "Replay":
     """The replay of the settings for the lanes of one process."""
     return Replay(
@@ -40,7 +40,7 @@ def make_replay(
     )
 
 
-def replay_bytes(capacity: int, spec: WorldSpec, *, compressed: bool = False) -> int:
+def replay_bytes(capacity: int, spec: EnvironmentSpec, *, compressed: bool = False) -> int:
     """Memory of a full replay; an estimate if compressed, since games differ."""
     frame = int(np.prod(spec.frame_shape)) * spec.frame_dtype.itemsize
     if compressed:
@@ -56,7 +56,7 @@ class Replay:
         *,
         capacity: int,
         num_lanes: int,
-        spec: WorldSpec,
+        spec: EnvironmentSpec,
         n_step: int,
         batch_size: int,
         prioritized: bool,

@@ -21,7 +21,7 @@ from rainbow_tf.runs.store import (
     CheckpointStore,
     write_atomically,
 )
-from rainbow_tf.types import Policy, WorldSpec
+from rainbow_tf.types import EnvironmentSpec, Policy
 
 AGENT_FILE = "agent"
 _BEST_WEIGHTS = "best/online.npz"
@@ -120,7 +120,12 @@ def restore_online(run_dir: Path, network: Network, number: int | None = None) -
 
 
 def make_policy(
-    config: Config, network: Network, spec: WorldSpec, *, noise: bool, rng: np.random.Generator
+    config: Config,
+    network: Network,
+    spec: EnvironmentSpec,
+    *,
+    noise: bool,
+    rng: np.random.Generator,
 ) -> Policy:
     """The policy of a network; `noise` applies to noisy networks only."""
     if config.algorithm == "a3c":
@@ -135,7 +140,7 @@ def make_policy(
 
 
 def load_network(
-    config: Config, spec: WorldSpec, *, is_best: bool, checkpoint: int | None, seed: int
+    config: Config, spec: EnvironmentSpec, *, is_best: bool, checkpoint: int | None, seed: int
 ) -> tuple[Network, int, Best | None]:
     """The run's network, its training frames, and its evaluation if it is the best one."""
     network = make_network(config, spec, seed=seed, name="online")
@@ -146,7 +151,7 @@ def load_network(
 
 
 def load_policy(
-    config: Config, spec: WorldSpec, *, is_best: bool, checkpoint: int | None, seed: int
+    config: Config, spec: EnvironmentSpec, *, is_best: bool, checkpoint: int | None, seed: int
 ) -> tuple[Policy, int]:
     """The run's policy, with noise if `eval_noise`, and its training frames."""
     network, frames, _ = load_network(

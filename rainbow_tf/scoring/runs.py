@@ -55,7 +55,7 @@ class Run:
     @property
     def environment(self) -> str:
         """Name of its game or environment."""
-        return self.config.world
+        return self.config.environment_name
 
     @property
     def is_finished(self) -> bool:

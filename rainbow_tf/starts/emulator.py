@@ -27,7 +27,7 @@ def rom_checksum(game: str) -> str:
 class Emulator:
     """A game after a reset, without sticky actions, and the agent's observation of it.
 
-    Actions are ALE codes, 0 to 17. Observations equal those of AtariWorld bit for bit.
+    Actions are ALE codes, 0 to 17. Observations equal those of AtariEnvironment bit for bit.
     """
 
     def __init__(self, game: str, *, seed: int, action_repeat: int, frame_stack: int):

@@ -8,10 +8,10 @@ from rainbow_tf.config import Config
 from rainbow_tf.environments.atari import FRAME_SHAPE
 from rainbow_tf.starts.emulator import Emulator
 from rainbow_tf.starts.file import StartFile, StartPoint, replay
-from rainbow_tf.types import StepOutput, WorldSpec
+from rainbow_tf.types import EnvironmentSpec, StepOutput
 
 
-class StartWorld:
+class StartEnvironment:
     """E lanes of plain emulators; lane i plays points i, i + E, ... and then idles.
 
     The frame cap counts from the start point. A lost life is terminal, as in training.
@@ -26,7 +26,7 @@ class StartWorld:
             starts.settings.game, seed=0, action_repeat=1, frame_stack=1
         ).minimal_actions
         self._codes = np.array([action.value for action in actions])
-        self.spec = WorldSpec(
+        self.spec = EnvironmentSpec(
             frame_shape=FRAME_SHAPE,
             frame_dtype=np.dtype(np.uint8),
             frame_stack=config.stack,

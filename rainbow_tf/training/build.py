@@ -11,10 +11,10 @@ from rainbow_tf.agent.learner import Learner, make_optimizer
 from rainbow_tf.agent.networks import make_network, make_support
 from rainbow_tf.baselines import a3c
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.environments.base import World, make_world
+from rainbow_tf.environments.base import Environment, make_environment
 from rainbow_tf.replay.replay import Replay, make_replay, replay_bytes
 from rainbow_tf.runs.weights import make_policy
-from rainbow_tf.types import Batch, Policy, ReplayLike, WorldSpec
+from rainbow_tf.types import Batch, EnvironmentSpec, Policy, ReplayLike
 
 _MEASURED_STEPS = 10
 _MEASURED_UPDATES = 5
@@ -23,16 +23,16 @@ _MEASURED_UPDATES = 5
 class Parts(NamedTuple):
     """A run's environment, replay and agent."""
 
-    world: World
+    environment: Environment
     replay: Replay
     learner: Learner
     actor: Policy
     evaluation_actor: Policy
 
     @property
-    def spec(self) -> WorldSpec:
+    def spec(self) -> EnvironmentSpec:
         """Shapes and actions of the environment."""
-        return self.world.spec
+        return self.environment.spec
 
     @property
     def generators(self) -> dict[str, np.random.Generator]:
@@ -45,11 +45,11 @@ class Parts(NamedTuple):
 
     def seconds(self, config: Config, batch: Batch) -> tuple[float, float]:
         """Seconds per step, without and with its share of an update, from a short trial."""
-        output = self.world.reset()
+        output = self.environment.reset()
         actions = self.actor.act(output.observation)
         started = time.perf_counter()
         for _ in range(_MEASURED_STEPS):
-            output = self.world.step(actions)
+            output = self.environment.step(actions)
             actions = self.actor.act(output.observation)
         step_seconds = (time.perf_counter() - started) / (_MEASURED_STEPS * config.num_envs)
 
@@ -62,7 +62,7 @@ class Parts(NamedTuple):
 
     def close(self) -> None:
         """Closes the environment."""
-        self.world.close()
+        self.environment.close()
 
 
 class AnyParts(Protocol):
@@ -81,7 +81,7 @@ class AnyParts(Protocol):
         """The policy that is evaluated."""
 
     @property
-    def spec(self) -> WorldSpec:
+    def spec(self) -> EnvironmentSpec:
         """Shapes and actions of the environment."""
 
     @property
@@ -108,18 +108,20 @@ def build_parts(config: Config, start_steps: int = 0) -> Parts | a3c.Crew:
 def build_rainbow(config: Config, start_steps: int = 0) -> Parts:
     """The parts of Rainbow, each with its own random stream."""
     seeds = np.random.SeedSequence(config.seed)
-    world_seed, online_seed, target_seed = (int(s) // 2 for s in seeds.generate_state(3))
-    world_seed = (world_seed + start_steps) % 2**31
+    environment_seed, online_seed, target_seed = (int(s) // 2 for s in seeds.generate_state(3))
+    environment_seed = (environment_seed + start_steps) % 2**31
     replay_rng, actor_rng, evaluation_rng = map(np.random.default_rng, seeds.spawn(3))
 
-    world = make_world(config, num_envs=config.num_envs, seed=world_seed, training=True)
-    spec = world.spec
+    environment = make_environment(
+        config, num_envs=config.num_envs, seed=environment_seed, training=True
+    )
+    spec = environment.spec
     check_memory(config, spec)
     learner = make_learner(config, spec, online_seed=online_seed, target_seed=target_seed)
     replay = make_replay(config, spec, capacity=config.replay_capacity, rng=replay_rng)
 
     return Parts(
-        world=world,
+        environment=environment,
         replay=replay,
         learner=learner,
         actor=make_policy(config, learner.online, spec, noise=True, rng=actor_rng),
@@ -129,7 +131,9 @@ def build_rainbow(config: Config, start_steps: int = 0) -> Parts:
     )
 
 
-def make_learner(config: Config, spec: WorldSpec, *, online_seed: int, target_seed: int) -> Learner:
+def make_learner(
+    config: Config, spec: EnvironmentSpec, *, online_seed: int, target_seed: int
+) -> Learner:
     """Online and target network, and their learner."""
     return Learner(
         online=make_network(config, spec, seed=online_seed, name="online"),
@@ -141,7 +145,7 @@ def make_learner(config: Config, spec: WorldSpec, *, online_seed: int, target_se
     )
 
 
-def check_memory(config: Config, spec: WorldSpec) -> None:
+def check_memory(config: Config, spec: EnvironmentSpec) -> None:
     """Refuses a replay that does not fit into memory."""
     needed = replay_bytes(config.replay_capacity, spec, compressed=config.compressed_replay)
     free = psutil.virtual_memory().available

@@ -16,7 +16,7 @@ from rainbow_tf.runs.store import Checkpoint, CheckpointStore, StoredFile
 from rainbow_tf.runs.weights import AGENT_FILE, assign, check_alike, named, values
 from rainbow_tf.training.build import AnyParts
 from rainbow_tf.training.metrics import Metrics
-from rainbow_tf.types import BEGINNING, Counters, Restorable, Tick, WorldSpec
+from rainbow_tf.types import BEGINNING, Counters, EnvironmentSpec, Restorable, Tick
 
 _REPLAY = "replay"
 _STEPS = "steps_"
@@ -129,7 +129,7 @@ def restore_replay(replay: Restorable, store: CheckpointStore, checkpoint: Check
         replay.restore_chunk(number, store.read(checkpoint.files[_chunk_name(number)]))
 
 
-def disk_bytes(config: Config, spec: WorldSpec, num_parameters: int) -> int:
+def disk_bytes(config: Config, spec: EnvironmentSpec, num_parameters: int) -> int:
     """Estimated size of the checkpoints when the replay is full."""
     capacity = config.replay_capacity if config.has_replay else 0
     states = config.max_checkpoints * (4 * 4 * num_parameters + 8 * capacity)

@@ -37,13 +37,13 @@ def _train(config: Config, parts: Parts, start: Counters) -> Iterator[Tick]:
         return [learn(parts.replay, parts.learner, beta) for _ in range(due)] if is_ready else []
 
     parts.replay.cut_episodes()
-    output = parts.world.reset()
+    output = parts.environment.reset()
     parts.replay.add(**replay_step(config, np.zeros(config.num_envs, np.int32), output))
     while steps < total_steps:
         epsilon = exploration(config, steps)
         beta = linear(config.importance_exponent, 1.0, steps / total_steps)
         actions = parts.actor.act(output.observation, epsilon)
-        output = parts.world.step(actions)
+        output = parts.environment.step(actions)
         parts.replay.add(**replay_step(config, actions, output))
         before = steps
         steps += int(np.count_nonzero(~output.is_first))

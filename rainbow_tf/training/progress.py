@@ -14,7 +14,7 @@ from rainbow_tf.runs.weights import assign, values
 from rainbow_tf.training.build import AnyParts
 from rainbow_tf.training.checkpoint import agent_variables, disk_bytes
 from rainbow_tf.training.metrics import Metrics
-from rainbow_tf.types import Batch, WorldSpec
+from rainbow_tf.types import Batch, EnvironmentSpec
 
 
 def describe(config: Config, parts: AnyParts, start_frames: int) -> str:
@@ -86,7 +86,7 @@ def _forecast(
     return config.frames_per_step / learning_seconds, seconds
 
 
-def blank_batch(config: Config, spec: WorldSpec) -> Batch:
+def blank_batch(config: Config, spec: EnvironmentSpec) -> Batch:
     """A batch of zeros, to measure and compile with."""
     size = config.batch_size
     blank = np.zeros((size, spec.frame_stack, *spec.frame_shape), spec.frame_dtype)

@@ -7,7 +7,7 @@ import numpy as np
 
 from rainbow_tf.agent.schedules import has_passed
 from rainbow_tf.config import Config
-from rainbow_tf.environments.base import make_world
+from rainbow_tf.environments.base import make_environment
 from rainbow_tf.runs.weights import make_policy
 from rainbow_tf.training.build import AnyParts
 from rainbow_tf.training.metrics import Metrics
@@ -68,12 +68,12 @@ class Recorder:
         self._actor.rng = np.random.default_rng(seed)
         path = config.folder / VIDEOS / f"{frames}.mp4"
         rate = frames_per_second(config)
-        world = make_world(config, num_envs=1, seed=seed, training=False, screens=True)
+        environment = make_environment(config, num_envs=1, seed=seed, training=False, screens=True)
         try:
-            film = Film(config, world.spec, frames=frames, height=SMALL)
+            film = Film(config, environment.spec, frames=frames, height=SMALL)
             gif = Gif(None, frames_per_second=rate)
             with video(path, frames_per_second=rate) as writer:
-                scenes = play(self._actor, world, config=config, episodes=1)
+                scenes = play(self._actor, environment, config=config, episodes=1)
                 for scene in itertools.islice(scenes, _SECONDS * rate):
                     picture = film.picture(scene)
                     writer.add(picture)
@@ -81,7 +81,7 @@ class Recorder:
                     if self._is_stopping():
                         break
         finally:
-            world.close()
+            environment.close()
         height, width, _ = picture.shape
         self._metrics.show_film(frames, gif.encoded(), height=height, width=width)
         cut = "" if scene.is_last else " so far"

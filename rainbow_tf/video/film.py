@@ -6,30 +6,32 @@ import numpy as np
 
 from rainbow_tf.agent.networks import make_support
 from rainbow_tf.config import Config
-from rainbow_tf.environments.base import World
-from rainbow_tf.types import Decision, Policy, WorldSpec
+from rainbow_tf.environments.base import Environment
+from rainbow_tf.types import Decision, EnvironmentSpec, Policy
 from rainbow_tf.video.encoder import enlarged
 from rainbow_tf.video.panel import BACKGROUND, Panel, Scene, Thought
 
 _WIDEST_SCREEN = 1.25  # times the height
 
 
-def play(policy: Policy, world: World, *, config: Config, episodes: int) -> Iterator[Scene]:
+def play(
+    policy: Policy, environment: Environment, *, config: Config, episodes: int
+) -> Iterator[Scene]:
     """Scenes of whole episodes in the first lane; the last scene of each shows its end."""
-    output = world.reset()
+    output = environment.reset()
     for episode in range(episodes):
         score, step, is_over = 0.0, 0, False
         while not is_over:
             thought = _thought(policy.decide(output.observation, config.eval_epsilon))
             frame = step * config.frames_per_step
-            yield Scene(world.screen(), thought, episode, step, frame, score, is_last=False)
-            output = world.step(np.array([thought.action]))
+            yield Scene(environment.screen(), thought, episode, step, frame, score, is_last=False)
+            output = environment.step(np.array([thought.action]))
             score += float(output.reward[0])
             step += 1
             is_over = bool(output.episode_over[0])
         frame = step * config.frames_per_step
-        yield Scene(world.screen(), thought, episode, step, frame, score, is_last=True)
-        output = world.step(np.zeros(1, np.int32))  # restarts; the action is ignored
+        yield Scene(environment.screen(), thought, episode, step, frame, score, is_last=True)
+        output = environment.step(np.zeros(1, np.int32))  # restarts; the action is ignored
 
 
 def _thought(decision: Decision) -> Thought:
@@ -44,7 +46,7 @@ def _thought(decision: Decision) -> Thought:
 class Film:
     """Draws scenes as pictures of one shape; the policy was trained for `frames` frames."""
 
-    def __init__(self, config: Config, spec: WorldSpec, *, frames: int, height: int):
+    def __init__(self, config: Config, spec: EnvironmentSpec, *, frames: int, height: int):
         self._panel = Panel(
             title=config.game or str(config.environment),
             subtitle=f"{config.agent} after {frames:,} frames",

@@ -12,10 +12,10 @@ from rainbow_tf.agent.actor import Actor
 from rainbow_tf.agent.networks import make_network, make_support
 from rainbow_tf.config import Config
 from rainbow_tf.training.build import build_parts
-from rainbow_tf.types import WorldSpec
+from rainbow_tf.types import EnvironmentSpec
 
 LANES = 64
-WORLD = WorldSpec((4,), np.dtype(np.float32), 1, 4, ("UP", "DOWN", "LEFT", "RIGHT"))
+ENVIRONMENT = EnvironmentSpec((4,), np.dtype(np.float32), 1, 4, ("UP", "DOWN", "LEFT", "RIGHT"))
 
 
 class Table(keras.Model):
@@ -54,7 +54,7 @@ SAME_STATE = one_hot([0] * 8000, 1)
 def noisy_network():
     """With sigmas so large that the noise decides."""
     config = Config(environment="CartPole-v1", noisy_sigma=10.0, num_atoms=11)
-    return make_network(config, WORLD, seed=1, name="online"), make_support(config)
+    return make_network(config, ENVIRONMENT, seed=1, name="online"), make_support(config)
 
 
 def network_actor(noisy_network, noise):

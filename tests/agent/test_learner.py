@@ -16,9 +16,9 @@ from rainbow_tf.agent.layers import NoisyDense
 from rainbow_tf.agent.learner import Learner, make_optimizer
 from rainbow_tf.agent.networks import make_network, make_support
 from rainbow_tf.config import Config
-from rainbow_tf.types import Batch, WorldSpec
+from rainbow_tf.types import Batch, EnvironmentSpec
 
-WORLD = WorldSpec((4,), np.dtype(np.float32), 1, 3, ("LEFT", "STAY", "RIGHT"))
+ENVIRONMENT = EnvironmentSpec((4,), np.dtype(np.float32), 1, 3, ("LEFT", "STAY", "RIGHT"))
 BATCH_SIZE = 8
 
 
@@ -29,8 +29,8 @@ def settings(**kwargs):
 def make_learner(config, seed=1, learning_rate=1e-3):
     config = dataclasses.replace(config, learning_rate=learning_rate)
     return Learner(
-        online=make_network(config, WORLD, seed=seed, name="online"),
-        target=make_network(config, WORLD, seed=seed + 1000, name="target"),
+        online=make_network(config, ENVIRONMENT, seed=seed, name="online"),
+        target=make_network(config, ENVIRONMENT, seed=seed + 1000, name="target"),
         support=make_support(config),
         double=config.double,
         priority=config.priority_measure,

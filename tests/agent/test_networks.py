@@ -11,18 +11,18 @@ from numpy.testing import assert_allclose, assert_array_equal
 from rainbow_tf.agent.layers import NoisyDense, PatchConv2D
 from rainbow_tf.agent.networks import make_network, make_support
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.types import WorldSpec
+from rainbow_tf.types import EnvironmentSpec
 
 
-def world(frame_shape, dtype=np.uint8, frame_stack=1, num_actions=6):
+def environment(frame_shape, dtype=np.uint8, frame_stack=1, num_actions=6):
     meanings = tuple(f"ACTION_{action}" for action in range(num_actions))
-    return WorldSpec(frame_shape, np.dtype(dtype), frame_stack, num_actions, meanings)
+    return EnvironmentSpec(frame_shape, np.dtype(dtype), frame_stack, num_actions, meanings)
 
 
-ATARI = world((84, 84), frame_stack=4)
-SMALL_ATARI = world((36, 44), frame_stack=4)  # not square, to tell rows from columns
-MINATAR = world((10, 10, 4), bool, num_actions=3)
-CARTPOLE = world((4,), np.float32, num_actions=2)
+ATARI = environment((84, 84), frame_stack=4)
+SMALL_ATARI = environment((36, 44), frame_stack=4)  # not square, to tell rows from columns
+MINATAR = environment((10, 10, 4), bool, num_actions=3)
+CARTPOLE = environment((4,), np.float32, num_actions=2)
 
 
 def settings(**kwargs):
@@ -149,13 +149,13 @@ def test_convolutions_have_relus_and_bounded_initial_weights():
     ("spec", "filters"),
     [
         (ATARI, [32, 64, 64]),
-        (world((36, 36)), [32, 64, 64]),  # the smallest image for nature's kernels
-        (world((35, 84)), [16]),
-        (world((60, 48, 3)), [32, 64, 64]),
+        (environment((36, 36)), [32, 64, 64]),  # the smallest image for nature's kernels
+        (environment((35, 84)), [16]),
+        (environment((60, 48, 3)), [32, 64, 64]),
         (MINATAR, [16]),
-        (world((3, 3)), [16]),
+        (environment((3, 3)), [16]),
         (CARTPOLE, []),
-        (world((2, 2, 2, 2)), []),
+        (environment((2, 2, 2, 2)), []),
     ],
 )
 def test_auto_chooses_by_the_observation(spec, filters):
@@ -168,10 +168,10 @@ def test_auto_chooses_by_the_observation(spec, filters):
 @pytest.mark.parametrize(
     ("name", "spec"),
     [
-        ("nature", world((35, 84))),
-        ("nature", world((84, 35))),
-        ("data_efficient", world((24, 84))),
-        ("minatar", world((2, 10, 4))),
+        ("nature", environment((35, 84))),
+        ("nature", environment((84, 35))),
+        ("data_efficient", environment((24, 84))),
+        ("minatar", environment((2, 10, 4))),
         ("nature", CARTPOLE),
         ("data_efficient", CARTPOLE),
         ("minatar", CARTPOLE),
@@ -184,13 +184,13 @@ def test_too_small_images_are_rejected(name, spec):
 
 @pytest.mark.parametrize("shape", [(2, 2), (1, 10, 4)])
 def test_auto_accepts_images_too_small_for_convolutions(shape):
-    spec = world(shape)
+    spec = environment(shape)
     assert network_for(spec)(observations(spec)).shape == (2, 6, 51)
 
 
 @pytest.mark.parametrize("name", ["nature", "data_efficient"])
 def test_smallest_images_are_accepted(name):
-    spec = world((36, 36) if name == "nature" else (25, 25))
+    spec = environment((36, 36) if name == "nature" else (25, 25))
     assert network_for(spec, network=name)(observations(spec)).shape == (2, 6, 51)
 
 
@@ -214,7 +214,7 @@ def test_booleans_and_floats_are_not_scaled(spec):
 
 @pytest.mark.parametrize(
     "spec",
-    [SMALL_ATARI, world((10, 12, 3), np.float32, frame_stack=2)],
+    [SMALL_ATARI, environment((10, 12, 3), np.float32, frame_stack=2)],
     ids=["grey_frames", "frames_with_channels"],
 )
 def test_stacked_frames_become_channels(spec):

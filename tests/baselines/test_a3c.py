@@ -25,7 +25,7 @@ from rainbow_tf.agent.networks import make_network
 from rainbow_tf.baselines import a3c
 from rainbow_tf.baselines.a3c import SharedLearner
 from rainbow_tf.config import Config
-from rainbow_tf.environments.base import make_world
+from rainbow_tf.environments.base import make_environment
 from rainbow_tf.export.check import check_version
 from rainbow_tf.export.saved_model import Training, export_policy
 from rainbow_tf.runs.store import CHECKPOINTS, CheckpointStore
@@ -35,7 +35,7 @@ from rainbow_tf.training.checkpoint import Checkpointer, agent_variables, disk_b
 from rainbow_tf.training.loop import train
 from rainbow_tf.training.metrics import Metrics
 from rainbow_tf.training.progress import describe
-from rainbow_tf.types import StepOutput, WorldSpec
+from rainbow_tf.types import EnvironmentSpec, StepOutput
 
 SETTINGS = {
     "environment": "CartPole-v1",
@@ -223,11 +223,11 @@ def test_the_policy_actor():
 # Rollouts.
 
 
-class ScriptedWorld:
+class ScriptedEnvironment:
     """One lane of (reward, terminal, over) steps; an observation is the number of steps so far."""
 
     def __init__(self, script):
-        self.spec = WorldSpec((1,), np.dtype(np.float32), 1, 2, ("0", "1"))
+        self.spec = EnvironmentSpec((1,), np.dtype(np.float32), 1, 2, ("0", "1"))
         self._script = script
 
     def _output(self, reward=0.0, terminal=False, over=False, first=False):
@@ -263,7 +263,7 @@ class Uniform:
 def rollouts(script, count, **changes):
     worker = a3c.Worker(
         config=settings(**{"n_step": 5} | changes),
-        world=ScriptedWorld(script),
+        environment=ScriptedEnvironment(script),
         learner=Uniform(),
         rng=np.random.default_rng(1),
     )
@@ -484,23 +484,23 @@ def test_ticks_count_all_steps_and_come_at_the_log_period():
 class Hooked:
     """An environment that calls a function before every step."""
 
-    def __init__(self, world, before):
-        self._world = world
+    def __init__(self, environment, before):
+        self._environment = environment
         self._before = before
-        self.spec = world.spec
+        self.spec = environment.spec
 
     def step(self, actions):
         self._before()
-        return self._world.step(actions)
+        return self._environment.step(actions)
 
     def __getattr__(self, name):
-        return getattr(self._world, name)
+        return getattr(self._environment, name)
 
 
 def hooked_crew(config, *hooks):
     crew = build_parts(config)
     for worker, hook in zip(crew.workers, hooks, strict=False):
-        worker.world = Hooked(worker.world, hook)
+        worker.environment = Hooked(worker.environment, hook)
     return crew
 
 
@@ -589,7 +589,7 @@ def test_train_csv_leaves_replay_columns_empty(tmp_path):
 
 
 def test_disk_estimate_has_no_replay():
-    spec = WorldSpec((84, 84), np.dtype(np.uint8), 4, 6, ("",) * 6)
+    spec = EnvironmentSpec((84, 84), np.dtype(np.uint8), 4, 6, ("",) * 6)
     assert disk_bytes(Config(game="qbert", algorithm="a3c"), spec, 1_000) < 100_000
 
 
@@ -603,15 +603,15 @@ def test_settings_that_a3c_implies():
 
 def test_network_size_of_the_paper():
     config = Config(game="qbert", algorithm="a3c", num_envs=1)
-    world = make_world(config, num_envs=1, seed=1, training=True)
-    network = make_network(config, world.spec, seed=1, name="online")
+    environment = make_environment(config, num_envs=1, seed=1, training=True)
+    network = make_network(config, environment.spec, seed=1, name="online")
     convolutions = (8 * 8 * 4 + 1) * 16 + (4 * 4 * 16 + 1) * 32
     hidden, heads = (9 * 9 * 32 + 1) * 256, (256 + 1) * (6 + 1)
     assert network.count_params() == convolutions + hidden + heads
-    logits, value = network(world.reset().observation)
+    logits, value = network(environment.reset().observation)
     assert logits.shape == (1, 6)
     assert value.shape == (1,)
-    world.close()
+    environment.close()
 
 
 class NoState:

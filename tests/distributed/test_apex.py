@@ -30,7 +30,7 @@ from rainbow_tf.distributed.apex.player import InitialErrors, Player
 from rainbow_tf.distributed.apex.shard import NewShardError, ReplayShard, Rollout
 from rainbow_tf.runs.store import CHECKPOINTS, CheckpointStore
 from rainbow_tf.training.checkpoint import Checkpointer, restore, restore_replay
-from rainbow_tf.types import Counters, Decision, UpdateResult, WorldSpec
+from rainbow_tf.types import Counters, Decision, EnvironmentSpec, UpdateResult
 
 
 def small(**settings) -> Config:
@@ -199,7 +199,7 @@ def test_initial_priorities_equal_the_learners_errors(eager, settings):
 def test_initial_errors_at_lost_lives_and_truncated_episodes(eager, n_step):
     """A window ends where a life is lost within an episode, and at a truncation."""
     config = small(actors=1, n_step=n_step, distributional=False, noisy=False, batch_size=32)
-    spec = WorldSpec((), np.dtype(np.int32), 1, 3, ())
+    spec = EnvironmentSpec((), np.dtype(np.int32), 1, 3, ())
     rng = np.random.default_rng(n_step)
     steps, lanes = 100, 2
     over = rng.random((steps, lanes)) < 0.1

@@ -49,7 +49,7 @@ TINY = [
 
 def make_cells(out, *arguments, games="CartPole-v1", presets="rainbow", seeds="1", cpus=None):
     return cells_module.make_cells(
-        world_flags=sweep.worlds(games),
+        environment_flags=sweep.environments(games),
         agent_names=sweep.agents(presets),
         seed_numbers=sweep.seeds(seeds),
         arguments=arguments,
@@ -68,13 +68,13 @@ def test_presets_with_actors_are_rejected(tmp_path):
 
 
 def test_games_by_name_and_by_group():
-    assert len(sweep.worlds("all")) == 57
-    atari26 = sweep.worlds("atari26")
+    assert len(sweep.environments("all")) == 57
+    atari26 = sweep.environments("atari26")
     assert len(set(atari26)) == 26
     assert {"--game=pong", "--game=up_n_down"} <= set(atari26)
     assert "--game=tennis" not in atari26
-    assert sweep.worlds("qbert, pong,qbert,") == ["--game=qbert", "--game=pong"]
-    assert sweep.worlds("MinAtar/Breakout-v1,CartPole-v1,Own") == [
+    assert sweep.environments("qbert, pong,qbert,") == ["--game=qbert", "--game=pong"]
+    assert sweep.environments("MinAtar/Breakout-v1,CartPole-v1,Own") == [
         "--environment=MinAtar/Breakout-v1",
         "--environment=CartPole-v1",
         "--environment=Own",
@@ -99,9 +99,9 @@ def test_seeds(text, numbers):
 @pytest.mark.parametrize(
     ("read", "text", "said"),
     [
-        (sweep.worlds, "qbertt", "--games has qbertt.*did you mean qbert?"),
-        (sweep.worlds, "al", "did you mean all?"),
-        (sweep.worlds, None, "--games names nothing; give it, such as"),
+        (sweep.environments, "qbertt", "--games has qbertt.*did you mean qbert?"),
+        (sweep.environments, "al", "did you mean all?"),
+        (sweep.environments, None, "--games names nothing; give it, such as"),
         (sweep.agents, "dqn", "--presets has dqn.*did you mean baselines/dqn?"),
         (sweep.agents, "ablation/*", "--presets has ablation/.*matches no preset"),
         (sweep.agents, ",", "--presets names nothing"),

@@ -38,7 +38,7 @@ def check_training(config):
     parts = build_parts(config)
     before = [variable.numpy() for variable in parts.learner.online.trainable_variables]
     ticks = list(train(config, parts))
-    parts.world.close()
+    parts.environment.close()
     assert ticks[-1].frames >= config.frames
     losses = [result.loss for tick in ticks for result in tick.results]
     learning_steps = config.steps(config.frames - config.min_history_frames)

@@ -1,4 +1,4 @@
-"""Atari worlds against raw emulators, preprocessed here a second time."""
+"""Atari environments against raw emulators, preprocessed here a second time."""
 
 import itertools
 import subprocess
@@ -12,21 +12,21 @@ from gymnasium.vector import AutoresetMode
 
 from rainbow_tf.config import Config
 from rainbow_tf.environments import atari
-from rainbow_tf.environments.atari import AtariWorld
+from rainbow_tf.environments.atari import AtariEnvironment
 from rainbow_tf.games import GAMES
 from rainbow_tf.types import StepOutput
 
 
 def make(game: str, *, num_envs: int = 2, seed: int = 3, training: bool = True, **settings):
     config = Config(game=game, **settings)
-    return AtariWorld(config=config, num_envs=num_envs, seed=seed, training=training)
+    return AtariEnvironment(config=config, num_envs=num_envs, seed=seed, training=training)
 
 
-def play(world: AtariWorld, num_steps: int, *, seed: int = 0, num_envs: int = 2):
+def play(environment: AtariEnvironment, num_steps: int, *, seed: int = 0, num_envs: int = 2):
     """The reset and `num_steps` random steps."""
     rng = np.random.default_rng(seed)
-    actions = rng.integers(world.spec.num_actions, size=(num_steps, num_envs))
-    return [world.reset(), *(world.step(a_tm1) for a_tm1 in actions)]
+    actions = rng.integers(environment.spec.num_actions, size=(num_steps, num_envs))
+    return [environment.reset(), *(environment.step(a_tm1) for a_tm1 in actions)]
 
 
 def digest(outputs: list[StepOutput]) -> list[bytes]:
@@ -92,14 +92,14 @@ class Emulator:
 )
 def test_agrees_with_raw_emulators(game, num_steps, settings):
     config = Config(game=game, noop_max=0, **settings)
-    world = AtariWorld(config=config, num_envs=2, seed=3, training=True)
+    environment = AtariEnvironment(config=config, num_envs=2, seed=3, training=True)
     lanes = [Emulator(config, seed) for seed in lane_seeds(3, 2)]
     rng = np.random.default_rng(0)
     lives_lost = games_over = 0
     largest_reward = 0
     is_over = [True, True]
 
-    output, action = world.reset(), np.zeros(2, int)
+    output, action = environment.reset(), np.zeros(2, int)
     for _ in range(num_steps):
         for e, lane in enumerate(lanes):
             is_first, is_over[e] = is_over[e], False
@@ -122,8 +122,8 @@ def test_agrees_with_raw_emulators(game, num_steps, settings):
             lives_lost += lane.is_life_lost and not is_over[e]
             games_over += is_over[e]
             largest_reward = max(largest_reward, lane.reward)
-        action = rng.integers(world.spec.num_actions, size=2)
-        output = world.step(action)
+        action = rng.integers(environment.spec.num_actions, size=2)
+        output = environment.step(action)
 
     assert lives_lost >= 2
     assert games_over >= 1
@@ -133,17 +133,17 @@ def test_agrees_with_raw_emulators(game, num_steps, settings):
 def test_screens_are_those_of_the_games_that_are_played():
     config = Config(game="breakout", noop_max=0, protocol="sticky")
     kwargs: dict[str, Any] = {"config": config, "num_envs": 2, "seed": 3, "training": False}
-    world, plain = AtariWorld(**kwargs, screens=True), AtariWorld(**kwargs)
+    environment, plain = AtariEnvironment(**kwargs, screens=True), AtariEnvironment(**kwargs)
     ale = Emulator(config, lane_seeds(3, 2)[0]).ale
     ale.reset_game()
     outputs = play(plain, 300)
-    np.testing.assert_array_equal(world.reset().observation, outputs[0].observation)
-    np.testing.assert_array_equal(world.screen(), ale.getScreenRGB(), strict=True)
-    actions = np.random.default_rng(0).integers(world.spec.num_actions, size=(300, 2))
+    np.testing.assert_array_equal(environment.reset().observation, outputs[0].observation)
+    np.testing.assert_array_equal(environment.screen(), ale.getScreenRGB(), strict=True)
+    actions = np.random.default_rng(0).integers(environment.spec.num_actions, size=(300, 2))
     meanings = ale.getMinimalActionSet()
     compared = 0
     for action, expected in zip(actions, outputs[1:], strict=True):
-        output = world.step(action)
+        output = environment.step(action)
         np.testing.assert_array_equal(output.observation, expected.observation)
         if expected.episode_over[0]:
             break
@@ -151,10 +151,12 @@ def test_screens_are_those_of_the_games_that_are_played():
         for _ in range(config.action_repeat):
             ale.act(meanings[action[0]])
             screens.append(ale.getScreenRGB())
-        np.testing.assert_array_equal(world.screen(), np.max(screens[-2:], axis=0), strict=True)
+        np.testing.assert_array_equal(
+            environment.screen(), np.max(screens[-2:], axis=0), strict=True
+        )
         compared += 1
     assert compared > 100
-    world.close()
+    environment.close()
 
 
 def test_a_lost_life_is_terminal_in_training_only_and_the_game_goes_on():
@@ -245,8 +247,8 @@ def test_endings_that_meet(monkeypatch):
     )
     monkeypatch.setattr(ScriptedLanes, "script", tuple(given for given, _ in rows))
     monkeypatch.setattr(atari, "AtariVectorEnv", ScriptedLanes)
-    world = make("pong", num_envs=1)
-    outputs = [world.reset(), *(world.step(np.zeros(1, int)) for _ in rows[1:])]
+    environment = make("pong", num_envs=1)
+    outputs = [environment.reset(), *(environment.step(np.zeros(1, int)) for _ in rows[1:])]
     got = [tuple(bool(flag[0]) for flag in output[2:]) for output in outputs]
     assert got == [expected for _, expected in rows]
 
@@ -333,16 +335,16 @@ def test_the_paper_s_settings_reach_the_emulator(monkeypatch):
 
 def test_seeds_decide_the_stream():
     settings: dict[str, Any] = {"protocol": "sticky", "num_envs": 3}
-    world = make("pong", seed=1, **settings)
-    first = digest(play(world, 60, num_envs=3))
-    assert digest(play(world, 60, num_envs=3)) == first  # A reset starts the same way again.
+    environment = make("pong", seed=1, **settings)
+    first = digest(play(environment, 60, num_envs=3))
+    assert digest(play(environment, 60, num_envs=3)) == first  # A reset starts the same way again.
     assert digest(play(make("pong", seed=1, **settings), 60, num_envs=3)) == first
 
     # All lanes play lane 0's actions, so that only their seeds tell them apart.
     streams = []
     for seed in (0, 1, 2):
-        world = make("pong", seed=seed, **settings)
-        outputs = [world.reset(), *(world.step(np.full(3, t % 6)) for t in range(60))]
+        environment = make("pong", seed=seed, **settings)
+        outputs = [environment.reset(), *(environment.step(np.full(3, t % 6)) for t in range(60))]
         streams += digest(outputs)
     assert len(set(streams)) == 9
 
@@ -350,43 +352,44 @@ def test_seeds_decide_the_stream():
 def test_threads_do_not_change_the_stream():
     config = Config(game="breakout")
     one, two = (
-        AtariWorld(config=config, num_envs=3, seed=1, training=True, num_threads=n) for n in (1, 2)
+        AtariEnvironment(config=config, num_envs=3, seed=1, training=True, num_threads=n)
+        for n in (1, 2)
     )
     assert digest(play(one, 80, num_envs=3)) == digest(play(two, 80, num_envs=3))
 
 
 def test_outputs_can_be_kept():
-    world = make("breakout")
-    outputs = [world.reset()]
+    environment = make("breakout")
+    outputs = [environment.reset()]
     seen = [digest(outputs)]
     for t in range(60):
-        outputs.append(world.step(np.full(2, t % 4)))
+        outputs.append(environment.step(np.full(2, t % 4)))
         seen.append(digest(outputs[-1:]))
     assert [digest([output]) for output in outputs] == seen
 
 
 @pytest.mark.parametrize("game", ["breakout", "qbert", "seaquest"])
 def test_spec(game):
-    world = make(game, frame_stack=3)
-    spec, output = world.spec, world.reset()
+    environment = make(game, frame_stack=3)
+    spec, output = environment.spec, environment.reset()
     names = tuple(action.name for action in Emulator(Config(game=game), 0).actions)
     assert spec == ((84, 84), np.dtype(np.uint8), 3, len(names), names)
     if game == "breakout":
         assert names == ("NOOP", "FIRE", "RIGHT", "LEFT")
     assert output.observation.shape == (2, 3, 84, 84)
     assert [field.dtype for field in output] == [np.uint8, np.float32, *[np.dtype(bool)] * 3]
-    stepped = world.step(np.zeros(2, np.int32))
+    stepped = environment.step(np.zeros(2, np.int32))
     assert [field.dtype for field in stepped] == [np.uint8, np.float32, *[np.dtype(bool)] * 3]
     assert output.is_first.all()
     assert not output.reward.any()
 
 
-def test_a_world_is_quiet_and_needs_no_tensorflow():
+def test_a_environment_is_quiet_and_needs_no_tensorflow():
     code = (
         "import sys\n"
         "from rainbow_tf.config import Config\n"
-        "from rainbow_tf.environments.base import make_world\n"
-        "make_world(Config(game='pong'), num_envs=1, seed=0, training=True).reset()\n"
+        "from rainbow_tf.environments.base import make_environment\n"
+        "make_environment(Config(game='pong'), num_envs=1, seed=0, training=True).reset()\n"
         "assert not {'tensorflow', 'keras'} & set(sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True)

@@ -1,4 +1,4 @@
-"""Gymnasium worlds: endings, stacks, seeds, and what is refused."""
+"""Gymnasium environments: endings, stacks, seeds, and what is refused."""
 
 import itertools
 import sys
@@ -11,8 +11,8 @@ import pytest
 from gymnasium import spaces
 
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.environments.base import make_world
-from rainbow_tf.environments.gym import GymWorld
+from rainbow_tf.environments.base import make_environment
+from rainbow_tf.environments.gym import GymEnvironment
 from rainbow_tf.types import StepOutput
 
 
@@ -23,7 +23,7 @@ class Counter(gymnasium.Env):
         self.observation_space = spaces.Box(low, 200, shape, dtype)
         self.action_space = spaces.Discrete(3) if actions is None else actions
         self.length = length
-        # One buffer for ever: a world that keeps it would see its old observations change.
+        # One buffer for ever: a env that keeps it would see its old observations change.
         self.frame = np.zeros(shape, dtype)
 
     def reset(self, *, seed=None, options=None):
@@ -74,16 +74,16 @@ def registered():
     gymnasium.registry.update(before)
 
 
-def make(environment: str, *, num_envs: int = 2, seed: int = 3, **settings) -> GymWorld:
+def make(environment: str, *, num_envs: int = 2, seed: int = 3, **settings) -> GymEnvironment:
     config = Config(environment=environment, **settings)
-    return GymWorld(config=config, num_envs=num_envs, seed=seed)
+    return GymEnvironment(config=config, num_envs=num_envs, seed=seed)
 
 
-def play(world: GymWorld, num_steps: int, *, num_envs: int = 2) -> list[StepOutput]:
+def play(env: GymEnvironment, num_steps: int, *, num_envs: int = 2) -> list[StepOutput]:
     """The reset and `num_steps` steps; all lanes get the same random actions."""
     rng = np.random.default_rng(0)
-    actions = rng.integers(world.spec.num_actions, size=num_steps)
-    return [world.reset(), *(world.step(np.full(num_envs, a_tm1)) for a_tm1 in actions)]
+    actions = rng.integers(env.spec.num_actions, size=num_steps)
+    return [env.reset(), *(env.step(np.full(num_envs, a_tm1)) for a_tm1 in actions)]
 
 
 def digest(outputs: list[StepOutput]) -> list[bytes]:
@@ -119,21 +119,21 @@ CUT = (False, True, False)
     ],
 )
 def test_endings(environment, cap, episode):
-    world = make(environment, max_episode_frames=cap)
-    got = [world.reset(), *(world.step(np.full(2, 2)) for _ in range(2 * len(episode) - 1))]
+    env = make(environment, max_episode_frames=cap)
+    got = [env.reset(), *(env.step(np.full(2, 2)) for _ in range(2 * len(episode) - 1))]
     assert [flags(output) for output in got] == episode * 2
     rewards = [0.0 if flag == FIRST else 2.0 for flag in episode * 2]
     assert [output.reward.tolist() for output in got] == [[reward] * 2 for reward in rewards]
 
 
 def test_a_cartpole_that_balances_is_cut_after_its_500_steps():
-    world = make("CartPole-v1", num_envs=1)
-    observation = world.reset().observation
+    env = make("CartPole-v1", num_envs=1)
+    observation = env.reset().observation
     for t in range(1, 501):
         _, _, angle, angle_rate = observation[0, 0]
         position, speed = observation[0, 0, :2]
         push_right = angle + 0.5 * angle_rate + 0.05 * position + 0.1 * speed > 0
-        output = world.step(np.array([int(push_right)]))
+        output = env.step(np.array([int(push_right)]))
         observation = output.observation
         assert output.episode_over[0] == (t == 500)
     assert flags(output) == CUT
@@ -141,9 +141,9 @@ def test_a_cartpole_that_balances_is_cut_after_its_500_steps():
 
 @pytest.mark.parametrize("environment", ["Counter-v0", "High-v0", "ByteImage-v0"])
 def test_stacks_are_newest_last_and_zero_before_the_episode(environment):
-    world = make(environment, frame_stack=3)
-    outputs = play(world, 7)
-    assert outputs[0].observation.shape == (2, 3, *world.spec.frame_shape)
+    env = make(environment, frame_stack=3)
+    outputs = play(env, 7)
+    assert outputs[0].observation.shape == (2, 3, *env.spec.frame_shape)
     frames = [output.observation.reshape(2, 3, -1)[1, :, 0].tolist() for output in outputs]
     assert frames == [
         [0, 0, 100],
@@ -160,11 +160,11 @@ def test_stacks_are_newest_last_and_zero_before_the_episode(environment):
 @pytest.mark.parametrize("stack", [1, 3])
 @pytest.mark.parametrize("environment", ["CartPole-v1", "Counter-v0", "ByteImage-v0"])
 def test_outputs_can_be_kept(environment, stack):
-    world = make(environment, frame_stack=stack)
-    outputs = [world.reset()]
+    env = make(environment, frame_stack=stack)
+    outputs = [env.reset()]
     seen = [digest(outputs)]
     for t in range(30):
-        outputs.append(world.step(np.full(2, t % 2)))
+        outputs.append(env.step(np.full(2, t % 2)))
         seen.append(digest(outputs[-1:]))
     assert [digest([output]) for output in outputs] == seen
 
@@ -182,18 +182,18 @@ def test_outputs_can_be_kept(environment, stack):
 )
 @pytest.mark.parametrize("stack", [1, 2])
 def test_spec(environment, shape, dtype, stack):
-    world = make(environment, frame_stack=stack)
-    assert world.spec[:3] == (shape, np.dtype(dtype), stack)
-    for output in play(world, 1):
+    env = make(environment, frame_stack=stack)
+    assert env.spec[:3] == (shape, np.dtype(dtype), stack)
+    for output in play(env, 1):
         assert output.observation.shape == (2, stack, *shape)
         assert [field.dtype for field in output] == [dtype, np.float32, *[np.dtype(bool)] * 3]
 
 
 def test_actions_are_counted_from_the_space_s_start():
-    world = make("Late-v0")
-    world.reset()
-    assert world.spec.num_actions == 3
-    assert world.step(np.array([0, 2])).reward.tolist() == [5, 7]
+    env = make("Late-v0")
+    env.reset()
+    assert env.spec.num_actions == 3
+    assert env.step(np.array([0, 2])).reward.tolist() == [5, 7]
 
 
 def test_action_meanings():
@@ -206,9 +206,9 @@ def test_action_meanings():
 def test_seeds_decide_the_stream(environment):
     if environment.startswith("MinAtar/"):
         pytest.importorskip("minatar")
-    world = make(environment, seed=1)
-    first = digest(play(world, 200))
-    assert digest(play(world, 200)) == first  # A reset starts the same way again.
+    env = make(environment, seed=1)
+    first = digest(play(env, 200))
+    assert digest(play(env, 200)) == first  # A reset starts the same way again.
     assert digest(play(make(environment, seed=1), 200)) == first
     streams = [digest(play(make(environment, seed=seed), 200)) for seed in (0, 1, 2)]
     assert len(set(itertools.chain(*streams))) == 6
@@ -216,18 +216,18 @@ def test_seeds_decide_the_stream(environment):
 
 def test_minatar_s_sticky_action_does_not_outlive_a_reset():
     pytest.importorskip("minatar")
-    worlds = [make("MinAtar/Breakout-v1", num_envs=1, seed=seed) for seed in range(40)]
-    for world in worlds:
-        first = digest([world.reset(), world.step(np.array([0]))])
-        world.step(np.array([2]))
-        assert digest([world.reset(), world.step(np.array([0]))]) == first
+    environments = [make("MinAtar/Breakout-v1", num_envs=1, seed=seed) for seed in range(40)]
+    for env in environments:
+        first = digest([env.reset(), env.step(np.array([0]))])
+        env.step(np.array([2]))
+        assert digest([env.reset(), env.step(np.array([0]))]) == first
 
 
 def test_minatar_frames_stay_bools():
     pytest.importorskip("minatar")
-    world = make("MinAtar/Breakout-v1")
-    assert world.spec[:4] == ((10, 10, 4), np.dtype(bool), 1, 3)
-    observation = world.reset().observation
+    env = make("MinAtar/Breakout-v1")
+    assert env.spec[:4] == ((10, 10, 4), np.dtype(bool), 1, 3)
+    observation = env.reset().observation
     assert observation.dtype == bool
     # Paddle, ball, trail and the three rows of bricks.
     assert observation.sum(axis=(1, 2, 3)).tolist() == [[1, 1, 1, 30]] * 2
@@ -288,44 +288,44 @@ def test_no_warning_leaks(environment, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_make_world_picks_by_the_settings():
-    world = make_world(Config(environment="CartPole-v1"), num_envs=3, seed=0, training=True)
-    assert world.spec.frame_shape == (4,)
-    assert world.reset().reward.shape == (3,)
-    world = make_world(Config(game="pong"), num_envs=3, seed=0, training=True)
-    assert world.spec.frame_shape == (84, 84)
-    assert world.reset().reward.shape == (3,)
+def test_make_environment_picks_by_the_settings():
+    env = make_environment(Config(environment="CartPole-v1"), num_envs=3, seed=0, training=True)
+    assert env.spec.frame_shape == (4,)
+    assert env.reset().reward.shape == (3,)
+    env = make_environment(Config(game="pong"), num_envs=3, seed=0, training=True)
+    assert env.spec.frame_shape == (84, 84)
+    assert env.reset().reward.shape == (3,)
 
 
-def test_make_world_tells_atari_whether_it_is_training():
+def test_make_environment_tells_atari_whether_it_is_training():
     config = Config(game="breakout")
     terminals = {}
     for training in (True, False):
-        world = make_world(config, num_envs=1, seed=0, training=training)
-        world.reset()
-        outputs = [world.step(np.array([1 + t % 3])) for t in range(100)]
+        env = make_environment(config, num_envs=1, seed=0, training=training)
+        env.reset()
+        outputs = [env.step(np.array([1 + t % 3])) for t in range(100)]
         terminals[training] = sum(int(output.terminal.sum()) for output in outputs)
     assert terminals[True] > terminals[False]
 
 
 def test_screens_are_drawn_for_a_person():
     config = Config(environment="MinAtar/Breakout-v1")
-    world = make_world(config, num_envs=2, seed=1, training=False, screens=True)
-    observation = world.reset().observation
-    screen = world.screen()
+    env = make_environment(config, num_envs=2, seed=1, training=False, screens=True)
+    observation = env.reset().observation
+    screen = env.screen()
     assert screen.shape == (10, 10, 3)
     assert screen.dtype == np.uint8
     assert screen.max() > 100
     # Black where no plane of the first lane has anything.
     np.testing.assert_array_equal(screen.any(axis=-1), observation[0, 0].any(axis=-1))
-    world.close()
+    env.close()
 
 
 def test_a_screen_that_needs_a_missing_package_is_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "pygame", None)
     config = Config(environment="CartPole-v1")
-    world = make_world(config, num_envs=1, seed=1, training=False, screens=True)
-    world.reset()
+    env = make_environment(config, num_envs=1, seed=1, training=False, screens=True)
+    env.reset()
     with pytest.raises(ConfigError, match=r"CartPole-v1 cannot be drawn \(pygame"):
-        world.screen()
-    world.close()
+        env.screen()
+    env.close()

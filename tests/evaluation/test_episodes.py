@@ -19,7 +19,7 @@ from rainbow_tf.types import Decision, StepOutput
 CONFIG = Config(environment="CartPole-v1", discount=0.5, v_min=-0.7, v_max=2.6)
 
 
-class ScriptedWorld:
+class ScriptedEnvironment:
     """Lanes that play written episodes, each a list of (reward, ending) steps, over and over.
 
     An observation is the number of steps since its episode began. Endings: "" none, "life" a lost
@@ -73,7 +73,7 @@ class ScriptedActor:
 
 
 def games(*lanes, config=CONFIG):
-    return EvaluationGames(ScriptedActor(), ScriptedWorld(*lanes), config=config)
+    return EvaluationGames(ScriptedActor(), ScriptedEnvironment(*lanes), config=config)
 
 
 def first(*steps, config=CONFIG):

@@ -6,7 +6,7 @@ import numpy as np
 
 from rainbow_tf.agent.networks import make_network
 from rainbow_tf.config import Config
-from rainbow_tf.environments.base import make_world
+from rainbow_tf.environments.base import make_environment
 
 CARTPOLE = Config(environment="CartPole-v1", v_min=0, v_max=100)
 QBERT = Config(game="qbert", network="data_efficient")
@@ -34,7 +34,7 @@ CONFIGS = {
 
 def make_agent(config, name="online"):
     """A network with weights other than its initial ones, the spec, and stacks [12, S, *frame]."""
-    environment = make_world(config, num_envs=2, seed=7, training=False)
+    environment = make_environment(config, num_envs=2, seed=7, training=False)
     spec = environment.spec
     network = make_network(config, spec, seed=3, name=name)
     rng = np.random.default_rng(0)

@@ -10,7 +10,7 @@ import pytest
 from model_server import StatusError
 
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.environments.base import make_world
+from rainbow_tf.environments.base import make_environment
 from rainbow_tf.export import play as play_module
 from rainbow_tf.export.client import (
     GrpcPolicy,
@@ -33,7 +33,7 @@ def run_play(run_command):
 
 def games(policy, config, *, episodes, alpha=None, watch=lambda score: None):
     """Scores and lengths of whole games."""
-    environment = make_world(config, num_envs=1, seed=config.seed, training=False)
+    environment = make_environment(config, num_envs=1, seed=config.seed, training=False)
     player = Player(policy, environment, alpha)
     played = list(play(player, environment, episodes=episodes, watch=watch))
     environment.close()
@@ -56,7 +56,7 @@ def test_an_export_plays_the_same_games_as_its_agent(cartpole, cartpole_model):
     actor = make_policy(
         settings["config"], network, settings["spec"], noise=False, rng=np.random.default_rng(0)
     )
-    environment = make_world(CARTPOLE, num_envs=1, seed=CARTPOLE.seed, training=False)
+    environment = make_environment(CARTPOLE, num_envs=1, seed=CARTPOLE.seed, training=False)
     played = list(play(actor, environment, episodes=3, watch=lambda score: None))
     environment.close()
     assert games(SavedModelPolicy(cartpole_model), CARTPOLE, episodes=3) == played
@@ -123,28 +123,28 @@ def test_layouts():
 
 
 def test_a_model_of_another_environment_is_refused(models):
-    with pytest.raises(ServingError, match=r"world gives float32 .*--environment"):
+    with pytest.raises(ServingError, match=r"environment gives float32 .*--environment"):
         games(
             SavedModelPolicy(models["cartpole_v1"]),
             Config(environment="Acrobot-v1"),
             episodes=1,
         )
-    with pytest.raises(ServingError, match=r"chose action [345], but the world has 3"):
+    with pytest.raises(ServingError, match=r"chose action [345], but the environment has 3"):
         games(SavedModelPolicy(models["qbert"]), Config(game="freeway"), episodes=1)
 
 
 def test_the_model_s_metadata_fills_in_missing_flags(models):
     policy = SavedModelPolicy(models["qbert"])
     about = play_module._ask_about(policy)
-    config = play_module._world_config(policy, about, {})
+    config = play_module._environment_config(policy, about, {})
     assert (config.game, config.frame_stack, config.action_repeat) == ("qbert", 4, 4)
     said = {**about, "preprocessing": np.array(b'{"protocol": "sticky", "frame_stack": 2}')}
-    config = play_module._world_config(policy, said, {"frame_stack": 3})
+    config = play_module._environment_config(policy, said, {"frame_stack": 3})
     assert (config.protocol, config.frame_stack) == ("sticky", 3)
     with pytest.raises(ConfigError, match="plays qbert, not --game=pong"):
-        play_module._world_config(policy, about, {"game": "pong"})
+        play_module._environment_config(policy, about, {"game": "pong"})
     minatar = SavedModelPolicy(models["minatar_breakout_v1"])
-    config = play_module._world_config(minatar, play_module._ask_about(minatar), {})
+    config = play_module._environment_config(minatar, play_module._ask_about(minatar), {})
     assert config.environment == "MinAtar/Breakout-v1"
 
 
@@ -161,7 +161,7 @@ def test_a_model_without_metadata_is_played(models, monkeypatch):
     assert play_module._ask_about(policy) == {}
     assert games(policy, CARTPOLE, episodes=1)
     with pytest.raises(ConfigError, match="give --game"):
-        play_module._world_config(policy, {}, {})
+        play_module._environment_config(policy, {}, {})
 
 
 @pytest.mark.parametrize("suffix", ["gif", "mp4"])

@@ -5,7 +5,7 @@ from ale_py import ALEInterface, LoggerMode, roms
 from small_agents import make_agent, to_client
 
 from rainbow_tf.config import Config
-from rainbow_tf.environments.base import make_world
+from rainbow_tf.environments.base import make_environment
 from rainbow_tf.export import screens
 from rainbow_tf.export.signatures import Training, make_signatures
 from rainbow_tf.games import GAMES
@@ -14,7 +14,7 @@ from rainbow_tf.games import GAMES
 def play(game, num_steps, config):
     """Stacks from the training environment, and the screens of an emulator that plays the same."""
     ALEInterface.setLoggerMode(LoggerMode.Error)
-    environment = make_world(config, num_envs=1, seed=5, training=True)
+    environment = make_environment(config, num_envs=1, seed=5, training=True)
     emulator = ALEInterface()
     emulator.setInt("random_seed", int(np.random.SeedSequence(5).generate_state(1)[0]) >> 1)
     emulator.setFloat("repeat_action_probability", 0.0)

@@ -20,7 +20,7 @@ from rainbow_tf.export.signatures import (
     to_stacks,
 )
 from rainbow_tf.runs.weights import make_policy
-from rainbow_tf.types import WorldSpec
+from rainbow_tf.types import EnvironmentSpec
 
 ALPHAS = np.float32([0.001, 0.1, 0.25, 0.6, 1.0])
 
@@ -40,7 +40,7 @@ def run(function, **inputs):
 class Agent(NamedTuple):
     config: Config
     network: Network
-    spec: WorldSpec
+    spec: EnvironmentSpec
     stacks: np.ndarray  # [B, S, *frame]
     observations: np.ndarray  # the stacks as a client sends them
     signatures: dict

@@ -17,9 +17,9 @@ from rainbow_tf.replay import replay as replay_module
 from rainbow_tf.runs import weights
 from rainbow_tf.training import build as parts_module
 from rainbow_tf.training.loop import exploration
-from rainbow_tf.types import WorldSpec
+from rainbow_tf.types import EnvironmentSpec
 
-ATARI = WorldSpec((84, 84), np.dtype(np.uint8), 4, 3, ("NOOP", "LEFT", "RIGHT"))
+ATARI = EnvironmentSpec((84, 84), np.dtype(np.uint8), 4, 3, ("NOOP", "LEFT", "RIGHT"))
 NO_PARTS = {
     "double": False,
     "prioritized": False,
@@ -234,7 +234,7 @@ def built(monkeypatch):
 
     def build(config):
         given.clear()
-        parts_module.build_parts(config).world.close()
+        parts_module.build_parts(config).environment.close()
         early, late = exploration(config, 0), exploration(config, 10**9)
         return {**given, "early exploration": early, "late exploration": late}
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rainbow_tf.config import Config
-from rainbow_tf.environments.base import make_world
+from rainbow_tf.environments.base import make_environment
 from rainbow_tf.replay.frames import FrameRing, Lz4FrameRing, RawFrameRing
 from rainbow_tf.replay.replay import replay_bytes
 
@@ -87,18 +87,20 @@ def test_gather_does_not_change_the_ring(ring_of):
 
 
 def test_compressed_frames_need_a_quarter_of_the_memory():
-    world = make_world(Config(game="qbert"), num_envs=1, seed=1, training=True)
+    environment = make_environment(Config(game="qbert"), num_envs=1, seed=1, training=True)
     ring = Lz4FrameRing(
         num_lanes=1, length=400, frame_shape=(84, 84), frame_dtype=np.dtype(np.uint8), stack=1
     )
     rng = np.random.default_rng(1)
-    world.reset()
-    frames = np.array([world.step(rng.integers(6, size=1)).observation[:, -1] for _ in range(400)])
+    environment.reset()
+    frames = np.array(
+        [environment.step(rng.integers(6, size=1)).observation[:, -1] for _ in range(400)]
+    )
     for position, frame in enumerate(frames):
         ring.write(position, frame)
     out = np.empty((400, 1, 84, 84), np.uint8)
     ring.gather(np.arange(400), np.zeros(400, np.uint8), out)
     np.testing.assert_array_equal(out, frames)
     held = sum(sys.getsizeof(packed) for packed in ring._frames) / 400
-    per_step = replay_bytes(1, world.spec, compressed=True)
+    per_step = replay_bytes(1, environment.spec, compressed=True)
     assert held < per_step < 2_200

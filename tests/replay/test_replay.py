@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rainbow_tf.replay.replay import Replay, replay_bytes
-from rainbow_tf.types import Batch, WorldSpec
+from rainbow_tf.types import Batch, EnvironmentSpec
 
-ATARI = WorldSpec(
+ATARI = EnvironmentSpec(
     frame_shape=(84, 84),
     frame_dtype=np.dtype(np.uint8),
     frame_stack=4,
@@ -39,7 +39,7 @@ def make_replay(
     return Replay(
         capacity=slots + spare,
         num_lanes=num_lanes,
-        spec=WorldSpec(
+        spec=EnvironmentSpec(
             frame_shape=frame_shape,
             frame_dtype=np.dtype(np.int32),
             frame_stack=stack,

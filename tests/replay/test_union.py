@@ -5,9 +5,9 @@ import pytest
 
 from rainbow_tf.replay.replay import Replay
 from rainbow_tf.replay.union import ReplayUnion
-from rainbow_tf.types import WorldSpec
+from rainbow_tf.types import EnvironmentSpec
 
-SPEC = WorldSpec((), np.dtype(np.int32), 1, 4, ())
+SPEC = EnvironmentSpec((), np.dtype(np.int32), 1, 4, ())
 
 
 def make_replay(errors, *, batch_size=8, first_frame=0, seed=0, prioritized=True):

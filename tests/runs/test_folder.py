@@ -84,7 +84,7 @@ def test_a_folder_without_a_name_cannot_be_moved_aside(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "name", [f.name for f in dataclasses.fields(Config) if not f.metadata["may_change"]]
 )
-def test_what_shapes_the_agent_or_the_world_may_not_change(name):
+def test_what_shapes_the_agent_or_the_environment_may_not_change(name):
     old = Config(game="qbert")
     value = getattr(old, name)
     other = {

@@ -8,13 +8,13 @@ import pytest
 from ale_py import ALEInterface, LoggerMode, roms
 
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.environments.atari import AtariWorld
+from rainbow_tf.environments.atari import AtariEnvironment
 from rainbow_tf.environments.screens import shrink
 from rainbow_tf.evaluation.episodes import EvaluationGames, play_episodes
 from rainbow_tf.games import GAMES
 from rainbow_tf.starts import file as starts
 from rainbow_tf.starts.emulator import Emulator
-from rainbow_tf.starts.environment import StartWorld
+from rainbow_tf.starts.environment import StartEnvironment
 from rainbow_tf.starts.file import Recording, StartFile, StartPoint
 from rainbow_tf.types import Decision
 
@@ -60,15 +60,17 @@ def rewrite(start_file: StartFile, path, change, *, with_checksum=True):
 )
 def test_observations_equal_those_of_training(game, repeat, stack, steps):
     config = Config(game=game, noop_max=0, action_repeat=repeat, frame_stack=stack)
-    world = AtariWorld(config=config, num_envs=1, seed=3, training=False)
+    environment = AtariEnvironment(config=config, num_envs=1, seed=3, training=False)
     emulator = Emulator(game, seed=5, action_repeat=repeat, frame_stack=stack)
     looking = Emulator(game, seed=5, action_repeat=repeat, frame_stack=stack)
-    assert tuple(a.name for a in emulator.minimal_actions) == world.spec.action_meanings
-    np.testing.assert_array_equal(emulator.observation, world.reset().observation[0], strict=True)
+    assert tuple(a.name for a in emulator.minimal_actions) == environment.spec.action_meanings
+    np.testing.assert_array_equal(
+        emulator.observation, environment.reset().observation[0], strict=True
+    )
     rng = np.random.default_rng(0)
     for _ in range(steps):
-        action = rng.integers(world.spec.num_actions)
-        output = world.step(np.array([action]))
+        action = rng.integers(environment.spec.num_actions)
+        output = environment.step(np.array([action]))
         code = emulator.minimal_actions[action].value
         assert emulator.step(code) == output.reward[0]
         assert emulator.is_over == output.episode_over[0]
@@ -83,19 +85,19 @@ def test_observations_equal_those_of_training(game, repeat, stack, steps):
 
 def test_observations_at_start_points_equal_those_of_training(breakout):
     config = Config(game="breakout", noop_max=0)
-    world = AtariWorld(config=config, num_envs=1, seed=3, training=False)
+    environment = AtariEnvironment(config=config, num_envs=1, seed=3, training=False)
     codes = [
         a.value
         for a in Emulator("breakout", seed=0, action_repeat=4, frame_stack=1).minimal_actions
     ]
     actions = breakout.trajectories[0].actions
-    outputs = [world.reset()]
-    outputs += [world.step(np.array([codes.index(action)])) for action in actions]
+    outputs = [environment.reset()]
+    outputs += [environment.step(np.array([codes.index(action)])) for action in actions]
     assert not any(output.episode_over[0] for output in outputs)
     points = [StartPoint(0, n, 4 * n) for n in (1, 2, 3, 4, 15, 60, len(actions))]
-    lanes = StartWorld(config=config, starts=breakout, points=points, num_envs=len(points))
+    lanes = StartEnvironment(config=config, starts=breakout, points=points, num_envs=len(points))
     handed = lanes.reset()
-    assert lanes.spec == world.spec
+    assert lanes.spec == environment.spec
     assert handed.is_first.all()
     for lane, point in enumerate(points):
         expected = outputs[point.actions].observation[0]
@@ -112,13 +114,13 @@ def test_observations_at_start_points_equal_those_of_training(breakout):
 @pytest.mark.parametrize("game", GAMES)
 def test_observations_of_every_game(game):
     config = Config(game=game, noop_max=0)
-    world = AtariWorld(config=config, num_envs=1, seed=3, training=False)
+    environment = AtariEnvironment(config=config, num_envs=1, seed=3, training=False)
     emulator = Emulator(game, seed=5, action_repeat=4, frame_stack=4)
-    np.testing.assert_array_equal(emulator.observation, world.reset().observation[0])
+    np.testing.assert_array_equal(emulator.observation, environment.reset().observation[0])
     rng = np.random.default_rng(1)
     for _ in range(120):
-        action = rng.integers(world.spec.num_actions)
-        output = world.step(np.array([action]))
+        action = rng.integers(environment.spec.num_actions)
+        output = environment.step(np.array([action]))
         emulator.step(emulator.minimal_actions[action].value)
         if output.episode_over[0]:
             break
@@ -419,8 +421,8 @@ def test_scores_equal_those_of_a_raw_emulator(breakout):
         assert lives > 1  # several lives are lost on the way
         expected.append((score, length))
     assert sum(score for score, _ in expected) > 0
-    world = StartWorld(config=config, starts=breakout, points=points, num_envs=3)
-    games = EvaluationGames(Cycle(1, 2, 3, 3, 2), world, config=config)
+    environment = StartEnvironment(config=config, starts=breakout, points=points, num_envs=3)
+    games = EvaluationGames(Cycle(1, 2, 3, 3, 2), environment, config=config)
     played = dict(play_episodes(games, num_lanes=3, episodes=3))
     assert [(played[i].score, played[i].length) for i in range(3)] == expected
 
@@ -428,8 +430,8 @@ def test_scores_equal_those_of_a_raw_emulator(breakout):
 def test_lanes_share_the_points_and_then_idle(breakout):
     config = Config(game="breakout", max_episode_frames=20)
     points = starts.sample_points(breakout, 3, seed=1)
-    world = StartWorld(config=config, starts=breakout, points=points, num_envs=2)
-    outputs = [world.reset(), *(world.step(np.zeros(2, np.int32)) for _ in range(12))]
+    environment = StartEnvironment(config=config, starts=breakout, points=points, num_envs=2)
+    outputs = [environment.reset(), *(environment.step(np.zeros(2, np.int32)) for _ in range(12))]
     # Five steps of four frames from the start point, then the next point or idling.
     is_cut = [t in (5, 11) for t in range(13)]
     assert not any(o.terminal[0] for o in outputs)
@@ -441,23 +443,23 @@ def test_lanes_share_the_points_and_then_idle(breakout):
     third = starts.replay(breakout, points[2], action_repeat=4, frame_stack=4)
     np.testing.assert_array_equal(outputs[6].observation[0], third.observation)
     np.testing.assert_array_equal(outputs[12].observation[1], outputs[5].observation[1])
-    again = world.reset()
+    again = environment.reset()
     np.testing.assert_array_equal(again.observation, outputs[0].observation)
     assert outputs[0].reward.dtype == np.float32
-    assert world.screen().shape == (210, 160, 3)
-    world.close()
+    assert environment.screen().shape == (210, 160, 3)
+    environment.close()
 
 
 def test_lost_life_is_terminal_and_the_game_continues(breakout):
-    world = StartWorld(
+    environment = StartEnvironment(
         config=Config(game="breakout"),
         starts=breakout,
         points=[StartPoint(0, 15, 60)],
         num_envs=1,
     )
-    outputs = [world.reset()]
+    outputs = [environment.reset()]
     for t in range(1000):
-        outputs.append(world.step(np.array([t % 2])))
+        outputs.append(environment.step(np.array([t % 2])))
         if outputs[-1].episode_over[0]:
             break
     lost = [t for t, output in enumerate(outputs) if output.terminal[0]]

@@ -22,7 +22,7 @@ from rainbow_tf.training.checkpoint import (
 )
 from rainbow_tf.training.loop import learn, train
 from rainbow_tf.training.metrics import Metrics
-from rainbow_tf.types import BEGINNING, WorldSpec
+from rainbow_tf.types import BEGINNING, EnvironmentSpec
 
 ALL_OFF = {
     "double": False,
@@ -147,7 +147,7 @@ def test_a_restored_run_goes_on_as_the_other_would(tmp_path, changes):
     assert_same_state(run, other)
 
     # The next batches and updates, and what the actors choose after them.
-    observation = run.parts.world.reset().observation
+    observation = run.parts.environment.reset().observation
     for _ in range(5):
         results = [learn(one.parts.replay, one.parts.learner, 0.5) for one in (run, other)]
         np.testing.assert_array_equal(results[0].errors, results[1].errors)
@@ -178,9 +178,9 @@ def test_a_resumed_run_starts_new_episodes_and_counts_on(tmp_path):
 
 def test_other_episodes_than_at_the_start(tmp_path):
     config = settings(tmp_path)
-    first = build_parts(config).world.reset().observation
-    assert not np.array_equal(build_parts(config, 500).world.reset().observation, first)
-    np.testing.assert_array_equal(build_parts(config, 0).world.reset().observation, first)
+    first = build_parts(config).environment.reset().observation
+    assert not np.array_equal(build_parts(config, 500).environment.reset().observation, first)
+    np.testing.assert_array_equal(build_parts(config, 0).environment.reset().observation, first)
 
 
 def test_compression_of_the_memory_may_change(tmp_path):
@@ -386,7 +386,7 @@ def test_best_weights(tmp_path):
 
 def test_disk_use_by_hand():
     config = Config(game="qbert", max_checkpoints=2, checkpoint_period_frames=400_000)
-    spec = WorldSpec((84, 84), np.dtype(np.uint8), 4, 6, ())
+    spec = EnvironmentSpec((84, 84), np.dtype(np.uint8), 4, 6, ())
     # Twice 4 values per parameter and a priority per step; steps of the memory and of one
     # period, at a tenth of their size.
     expected = 2 * (16 * 1_000 + 8 * 1_000_000) + 1_100_000 * 0.1 * (84 * 84 + 23)

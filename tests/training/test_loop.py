@@ -7,14 +7,14 @@ from rainbow_tf.agent.learner import DivergedError
 from rainbow_tf.config import Config
 from rainbow_tf.training.build import Parts
 from rainbow_tf.training.loop import exploration, train
-from rainbow_tf.types import Batch, StepOutput, UpdateResult, WorldSpec
+from rainbow_tf.types import Batch, EnvironmentSpec, StepOutput, UpdateResult
 
 
-class ScriptedWorld:
+class ScriptedEnvironment:
     """Lanes that play scripted (reward, terminal, over) steps again and again."""
 
     def __init__(self, script, num_envs):
-        self.spec = WorldSpec((1,), np.dtype(np.float32), 1, 2, ("0", "1"))
+        self.spec = EnvironmentSpec((1,), np.dtype(np.float32), 1, 2, ("0", "1"))
         self._script = script
         self._num_envs = num_envs
 
@@ -93,8 +93,8 @@ class Log:
 
 def play(script, log, **settings):
     config = Config(environment="Scripted-v0", **settings)
-    world = ScriptedWorld(script, config.num_envs)
-    parts = Parts(world=world, replay=log, learner=log, actor=log, evaluation_actor=log)
+    environment = ScriptedEnvironment(script, config.num_envs)
+    parts = Parts(environment=environment, replay=log, learner=log, actor=log, evaluation_actor=log)
     return list(train(config, parts))
 
 
@@ -124,8 +124,8 @@ def test_updates_per_agent_step(num_envs, updates_per_step, updates):
 def test_history_and_target_period_are_frames_of_four_to_a_step():
     log = Log()
     config = Config(game="qbert", num_envs=4, frames=96_000, min_history_frames=80_000)
-    world = ScriptedWorld(ENDLESS, 4)
-    parts = Parts(world=world, replay=log, learner=log, actor=log, evaluation_actor=log)
+    environment = ScriptedEnvironment(ENDLESS, 4)
+    parts = Parts(environment=environment, replay=log, learner=log, actor=log, evaluation_actor=log)
     ticks = list(train(config, parts))
     assert ticks[-1].frames == 96_000
     assert len(ticks) == 6_000  # vector steps of 4 lanes, 4 frames each

@@ -18,11 +18,11 @@ def test_the_speed_trial_changes_nothing():
         *learner.optimizer.variables,
     ]
     before = [variable.numpy() for variable in variables]
-    first = parts.world.reset().observation
+    first = parts.environment.reset().observation
     measure_speed(Config(environment="CartPole-v1", replay_capacity=1_000), parts)
     for variable, value in zip(variables, before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value, err_msg=variable.path)
-    np.testing.assert_array_equal(parts.world.reset().observation, first)
+    np.testing.assert_array_equal(parts.environment.reset().observation, first)
     assert parts.replay.num_sampleable == 0
 
 

@@ -54,7 +54,7 @@ def run(config):
         recorder.observe(tick.frames)
         losses += [result.loss for result in tick.results]
     metrics.close()
-    parts.world.close()
+    parts.environment.close()
     numbers = values(agent_variables(parts)) | {"losses": np.array(losses)}
     states = [rng.bit_generator.state for rng in (parts.actor.rng, parts.evaluation_actor.rng)]
     return said, parts, numbers, states

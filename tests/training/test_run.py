@@ -90,7 +90,7 @@ def test_a_stop_does_not_wait_for_an_evaluation_nor_lose_it(tmp_path, monkeypatc
         return environment
 
     with monkeypatch.context() as patch:
-        patch.setattr("rainbow_tf.evaluation.evaluator.make_world", stopped)
+        patch.setattr("rainbow_tf.evaluation.evaluator.make_environment", stopped)
         printed = train_stub(folder)
     assert f"Stopped after {frames} frames. To resume:" in printed
     assert [int(row["frames"]) for row in rows(folder / "eval.csv")] == list(range(80, frames, 80))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rainbow_tf.config import Config
-from rainbow_tf.environments.base import make_world
+from rainbow_tf.environments.base import make_environment
 from rainbow_tf.types import Decision
 from rainbow_tf.video.film import Film, play
 from rainbow_tf.video.panel import Scene, Thought
@@ -34,10 +34,10 @@ class Leaning:
 
 def film(config=CARTPOLE, *, episodes=2, **kwargs):
     actor = Leaning(**kwargs)
-    world = make_world(config, num_envs=1, seed=3, training=False, screens=True)
-    scenes = list(play(actor, world, config=config, episodes=episodes))
-    spec = world.spec
-    world.close()
+    environment = make_environment(config, num_envs=1, seed=3, training=False, screens=True)
+    scenes = list(play(actor, environment, config=config, episodes=episodes))
+    spec = environment.spec
+    environment.close()
     return actor, scenes, spec
 
 
@@ -83,14 +83,14 @@ def test_epsilon_is_that_of_evaluation():
 
 def test_atari_steps_count_four_frames():
     config = Config(game="qbert", max_episode_frames=40)
-    world = make_world(config, num_envs=1, seed=1, training=False, screens=True)
+    environment = make_environment(config, num_envs=1, seed=1, training=False, screens=True)
 
     class Still:
         def decide(self, observation, epsilon):
             return Decision(np.array([0]), np.zeros((1, 6)), np.zeros(1), None)
 
-    scenes = list(play(Still(), world, config=config, episodes=1))
-    world.close()
+    scenes = list(play(Still(), environment, config=config, episodes=1))
+    environment.close()
     assert [scene.frame for scene in scenes] == list(range(0, 44, 4))
     assert scenes[0].screen.shape == (210, 160, 3)
 

@@ -19,7 +19,7 @@ from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.distributed.apex.player import Played, Player
 from rainbow_tf.distributed.apex.replay import PREFETCHED, WAITING_ADDS, ShardedReplay, say
 from rainbow_tf.distributed.cluster import connect
-from rainbow_tf.environments.base import make_world
+from rainbow_tf.environments.base import make_environment
 from rainbow_tf.replay.replay import CHUNK_SLOTS
 from rainbow_tf.runs.weights import make_policy
 from rainbow_tf.training.build import check_memory, make_learner
@@ -28,11 +28,11 @@ from rainbow_tf.types import (
     BEGINNING,
     Batch,
     Counters,
+    EnvironmentSpec,
     Episode,
     Policy,
     Tick,
     UpdateResult,
-    WorldSpec,
 )
 
 _AHEAD = 2  # rollouts requested from an actor in advance, so that it never waits
@@ -51,7 +51,7 @@ class Fleet(NamedTuple):
     replay: ShardedReplay
     learner: Learner
     evaluation_actor: Policy
-    spec: WorldSpec
+    spec: EnvironmentSpec
 
     @property
     def generators(self) -> dict[str, np.random.Generator]:
@@ -83,9 +83,9 @@ def build_fleet(config: Config, start_steps: int = 0) -> Fleet:
     seeds = np.random.SeedSequence(config.seed)
     online_seed, target_seed, replay_seed = (int(s) // 2 for s in seeds.generate_state(3))
     replay_seed = (replay_seed + start_steps) % 2**31
-    world = make_world(config, num_envs=1, seed=0, training=True)
-    spec = world.spec
-    world.close()
+    environment = make_environment(config, num_envs=1, seed=0, training=True)
+    spec = environment.spec
+    environment.close()
     if config.address is None:
         check_memory(config, spec)
     learner = make_learner(config, spec, online_seed=online_seed, target_seed=target_seed)
@@ -124,7 +124,7 @@ def _wait_until_placed(ray: ModuleType, config: Config, players: list[Any]) -> N
             say(f"Waiting for {len(waiting)} of --actors={config.actors} to start{free}.")
 
 
-def object_store_bytes(config: Config, spec: WorldSpec, num_parameters: int) -> int:
+def object_store_bytes(config: Config, spec: EnvironmentSpec, num_parameters: int) -> int:
     """Size of Ray's object store: twice what can be in flight at the same time."""
     frame = int(np.prod(spec.frame_shape)) * spec.frame_dtype.itemsize
     rollout = config.rollout_steps * config.num_envs * (frame + 4 * config.n_step + 32)

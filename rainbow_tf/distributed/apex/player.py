@@ -11,7 +11,7 @@ from rainbow_tf.agent.losses import losses_and_errors, q_values
 from rainbow_tf.agent.networks import make_network, make_support
 from rainbow_tf.config import Config
 from rainbow_tf.distributed.apex.shard import Rollout
-from rainbow_tf.environments.base import EpisodeTracker, make_world
+from rainbow_tf.environments.base import EpisodeTracker, make_environment
 from rainbow_tf.process import load_tensorflow
 from rainbow_tf.replay.windows import Windows, fold
 from rainbow_tf.runs.weights import make_policy
@@ -33,10 +33,12 @@ class Player:
     def __init__(self, *, config: Config, number: int, start_steps: int):
         load_tensorflow(1)
         seeds = np.random.SeedSequence(config.seed, spawn_key=(number, start_steps))
-        world_seed, network_seed = (int(s) // 2 for s in seeds.generate_state(2))
+        environment_seed, network_seed = (int(s) // 2 for s in seeds.generate_state(2))
         self._config = config
-        self._world = make_world(config, num_envs=config.num_envs, seed=world_seed, training=True)
-        self.spec = self._world.spec
+        self._environment = make_environment(
+            config, num_envs=config.num_envs, seed=environment_seed, training=True
+        )
+        self.spec = self._environment.spec
         self._network = make_network(config, self.spec, seed=network_seed, name="online")
         rng = np.random.default_rng(seeds)
         actor = make_policy(config, self._network, self.spec, noise=True, rng=rng)
@@ -69,7 +71,9 @@ class Player:
             self._actions = np.zeros(self._config.num_envs, np.int32)
         while len(steps) < self._config.rollout_steps:
             output = (
-                self._world.reset() if begins and not steps else self._world.step(self._actions)
+                self._environment.reset()
+                if begins and not steps
+                else self._environment.step(self._actions)
             )
             steps.append(replay_step(self._config, self._actions, output))
             episodes += self._tracker.observe(output)

@@ -17,7 +17,7 @@ from rainbow_tf.distributed.apex.shard import EMPTY, NewShardError, ReplayShard,
 from rainbow_tf.replay.replay import replay_bytes
 from rainbow_tf.runs.store import CHECKPOINTS, CheckpointStore
 from rainbow_tf.training.checkpoint import restore_replay
-from rainbow_tf.types import Batch, WorldSpec
+from rainbow_tf.types import Batch, EnvironmentSpec
 
 PREFETCHED = 3  # batches sampled in advance
 WAITING_ADDS = 4  # rollouts per actor that its shard may still have to store
@@ -35,7 +35,9 @@ class RemoteShard:
     Chunk numbers cover all actors: the replay's own number times the actors, plus the actor.
     """
 
-    def __init__(self, *, ray: ModuleType, config: Config, spec: WorldSpec, number: int, seed: int):
+    def __init__(
+        self, *, ray: ModuleType, config: Config, spec: EnvironmentSpec, number: int, seed: int
+    ):
         self._ray = ray
         self.number = number
         self._num_actors = config.actors
@@ -163,7 +165,7 @@ class ShardedReplay:
     the last checkpoint.
     """
 
-    def __init__(self, *, ray: ModuleType, config: Config, spec: WorldSpec, seed: int):
+    def __init__(self, *, ray: ModuleType, config: Config, spec: EnvironmentSpec, seed: int):
         self._ray = ray
         self._store = CheckpointStore(config.folder / CHECKPOINTS)
         seeds = np.random.SeedSequence(seed)

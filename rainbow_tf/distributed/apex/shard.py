@@ -7,7 +7,7 @@ import numpy as np
 from rainbow_tf.config import Config
 from rainbow_tf.replay.replay import make_replay
 from rainbow_tf.replay.union import ReplayUnion
-from rainbow_tf.types import Batch, WorldSpec
+from rainbow_tf.types import Batch, EnvironmentSpec
 
 
 class Rollout(NamedTuple):
@@ -41,7 +41,7 @@ class NewShardError(RuntimeError):
 class ReplayShard:
     """The replays of some actors, one each: the lanes of a replay step together."""
 
-    def __init__(self, *, config: Config, spec: WorldSpec, actors: list[int], seed: int):
+    def __init__(self, *, config: Config, spec: EnvironmentSpec, actors: list[int], seed: int):
         self._union = make_union(config, spec, actors, seed)
         self._is_begun = False
         self._next: dict[int, int] = {}  # number of the rollout that continues the last one
@@ -124,7 +124,7 @@ class ReplayShard:
             replay.forget_changes()
 
 
-def make_union(config: Config, spec: WorldSpec, actors: list[int], seed: int) -> ReplayUnion:
+def make_union(config: Config, spec: EnvironmentSpec, actors: list[int], seed: int) -> ReplayUnion:
     """One replay per actor, with equal shares of the capacity."""
     rng, *rngs = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(1 + len(actors)))
     capacity = config.replay_capacity // config.actors

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.environments.base import make_world
+from rainbow_tf.environments.base import make_environment
 from rainbow_tf.process import StopSignals, load_tensorflow
 from rainbow_tf.replay.replay import replay_bytes
 from rainbow_tf.runs.folder import FolderBusyError, RunFolder, check_folder, is_finished
 from rainbow_tf.runs.store import CHECKPOINTS, CheckpointStore
-from rainbow_tf.types import WorldSpec
+from rainbow_tf.types import EnvironmentSpec
 
 OUTPUT = "output.log"  # in the run folder: what the run printed
 _PROGRAM_BYTES = 1_500_000_000  # measured without the replay: 1.1 to 1.4 GB
@@ -50,12 +50,12 @@ class Cell(NamedTuple):
     preset: str
     config: Config
     request: Resources
-    spec: WorldSpec
+    spec: EnvironmentSpec
 
     @property
     def name(self) -> str:
         """Environment, agent and seed, as in the folder."""
-        return f"{self.config.world}/{self.config.agent}/seed_{self.config.seed}"
+        return f"{self.config.environment_name}/{self.config.agent}/seed_{self.config.seed}"
 
 
 class State(NamedTuple):
@@ -87,7 +87,7 @@ class Outcome(NamedTuple):
 
 def make_cells(
     *,
-    world_flags: Sequence[str],
+    environment_flags: Sequence[str],
     agent_names: Sequence[str],
     seed_numbers: Sequence[int],
     arguments: Sequence[str],
@@ -100,10 +100,10 @@ def make_cells(
     `arguments` apply to every run; `parse` turns a run's arguments into settings.
     """
     cells: list[Cell] = []
-    specs: dict[str, WorldSpec] = {}
-    for world in world_flags:
+    specs: dict[str, EnvironmentSpec] = {}
+    for environment in environment_flags:
         for agent in agent_names:
-            shared = [f"--preset={agent}", *arguments, world]
+            shared = [f"--preset={agent}", *arguments, environment]
             config = parse(shared)
             if config.actors > 0:
                 raise ConfigError(
@@ -114,30 +114,30 @@ def make_cells(
             if config.threads is None:
                 shared.append(f"--threads={its_cpus}")
                 config = dataclasses.replace(config, threads=its_cpus)
-            if world not in specs:
-                specs[world] = _spec(config)
-            memory = _memory(config, specs[world])
+            if environment not in specs:
+                specs[environment] = _spec(config)
+            memory = _memory(config, specs[environment])
             for seed in seed_numbers:
-                folder = out.absolute() / config.world / config.agent / f"seed_{seed}"
+                folder = out.absolute() / config.environment_name / config.agent / f"seed_{seed}"
                 cells.append(
                     Cell(
                         preset=agent,
                         config=dataclasses.replace(config, seed=seed, run_dir=str(folder)),
                         request=Resources(cpus=its_cpus, gpus=0, memory=memory),
-                        spec=specs[world],
+                        spec=specs[environment],
                     )
                 )
     _check_folders(cells)
     return sorted(cells, key=lambda cell: seed_numbers.index(cell.config.seed))
 
 
-def _spec(config: Config) -> WorldSpec:
-    world = make_world(config, num_envs=1, seed=0, training=True)
-    world.close()
-    return world.spec
+def _spec(config: Config) -> EnvironmentSpec:
+    environment = make_environment(config, num_envs=1, seed=0, training=True)
+    environment.close()
+    return environment.spec
 
 
-def _memory(config: Config, spec: WorldSpec) -> int:
+def _memory(config: Config, spec: EnvironmentSpec) -> int:
     capacity = config.replay_capacity if config.has_replay else 0
     replay = replay_bytes(capacity, spec, compressed=config.compressed_replay)
     return replay + _PROGRAM_BYTES

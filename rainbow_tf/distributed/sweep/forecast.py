@@ -13,7 +13,7 @@ from rainbow_tf.training.checkpoint import disk_bytes
 from rainbow_tf.training.progress import duration, measure_speed, size
 
 _TRIAL_CAPACITY = 10_000  # steps of replay: its size does not change the speed
-_MOST_WORLDS = 8
+_MOST_ENVIRONMENTS = 8
 
 
 def this_machine() -> Resources:
@@ -27,19 +27,23 @@ def this_machine() -> Resources:
 
 def describe_cells(cells: Sequence[Cell]) -> str:
     """The runs by agent, and what each needs."""
-    worlds = list(dict.fromkeys(cell.config.world for cell in cells))
+    environments = list(dict.fromkeys(cell.config.environment_name for cell in cells))
     seeds = list(dict.fromkeys(cell.config.seed for cell in cells))
     finished = sum(read_state(cell.config).is_finished for cell in cells)
     rows: dict[str, str] = {}
     for cell in cells:
         rows.setdefault(cell.config.agent, f"{cell.preset}, {cell.request} per run")
     width = max(map(len, rows))
-    more = f" and {len(worlds) - _MOST_WORLDS} more" if len(worlds) > _MOST_WORLDS else ""
+    more = (
+        f" and {len(environments) - _MOST_ENVIRONMENTS} more"
+        if len(environments) > _MOST_ENVIRONMENTS
+        else ""
+    )
     return "\n".join(
         [
             f"{counted(cells, 'run')}, {finished:,} of them finished: {counted(rows, 'agent')}, "
-            f"{counted(worlds, 'environment')}, {counted(seeds, 'seed')}.",
-            f"  environments  {', '.join(worlds[:_MOST_WORLDS])}{more}",
+            f"{counted(environments, 'environment')}, {counted(seeds, 'seed')}.",
+            f"  environments  {', '.join(environments[:_MOST_ENVIRONMENTS])}{more}",
             f"  seeds  {', '.join(map(str, seeds[:20]))}{', ...' if len(seeds) > 20 else ''}",
             *(f"  {agent:<{width}}  {row}" for agent, row in rows.items()),
         ]
@@ -84,7 +88,7 @@ class _Trial:
 def _measure(cell: Cell) -> _Trial:
     config = cell.config
     capacity = min(config.replay_capacity, _TRIAL_CAPACITY)
-    print(f"Measuring {config.agent} on {config.world} ...", end="", flush=True)
+    print(f"Measuring {config.agent} on {config.environment_name} ...", end="", flush=True)
     parts = build_parts(dataclasses.replace(config, replay_capacity=capacity))
     try:
         frames_per_second, seconds = measure_speed(config, parts)
