@@ -33,6 +33,7 @@ setup(
     ],
     package_dir={"rainbow_tf.flags": "flags", "rainbow_tf.export": "export"},
     package_data={
+        "rainbow_tf": ["py.typed"],
         "rainbow_tf.flags": ["*.cfg", "*/*.cfg"],
         "rainbow_tf.export": ["serving/*"],
         "rainbow_tf.scoring": ["data/*"],
