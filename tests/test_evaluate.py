@@ -2,6 +2,7 @@
 
 import csv
 import json
+import subprocess
 
 import numpy as np
 import pytest
@@ -81,6 +82,52 @@ def test_a_run_is_scored_from_end_to_end(run_command, trained):
     for text in ("CartPole-v1", "gymnasium", f"mean {scores.mean():.1f}", "predicted"):
         assert text in done.stdout
     assert "7/7" in done.stderr
+
+
+def test_many_runs_are_scored_and_those_that_are_done_are_skipped(
+    run_command, cartpole, tmp_path, monkeypatch
+):
+    started = []
+
+    def in_process(command, **kwargs):
+        started.append(command[-1])
+        evaluate.run(parse(*command[3:]))
+        return subprocess.CompletedProcess(command, 0, "scored", "")
+
+    monkeypatch.setattr(evaluate.subprocess, "run", in_process)
+    monkeypatch.setattr(evaluate, "load_tensorflow", lambda threads: None)  # not in a thread
+    for name in ("one", "two"):
+        cartpole.copy(tmp_path / name)
+    arguments = [f"--runs={tmp_path}", "--episodes=2", "--snapshot=latest", "--parallel=1"]
+    done = run_command("evaluate", *arguments)
+    assert done.status == 0, done.stderr
+    assert "2 runs, 0 already evaluated." in done.stdout
+    assert started == [f"--run_dir={tmp_path / name}" for name in ("one", "two")]
+    _, summary = results(tmp_path / "two" / "evaluations" / "gymnasium")
+    assert (summary["episodes"], summary["snapshot"]) == (2, "latest")
+    # The same command has nothing to do; another epsilon is another evaluation.
+    (tmp_path / "one" / "evaluations" / "gymnasium" / "summary.json").unlink()
+    assert "2 runs, 1 already evaluated." in run_command("evaluate", *arguments).stdout
+    assert len(started) == 3
+    run_command("evaluate", *arguments, "--eval_epsilon=0.5")
+    assert len(started) == 5
+
+
+def test_a_run_that_fails_is_reported_and_the_others_are_scored(
+    run_command, cartpole, tmp_path, monkeypatch
+):
+    def fails(command, **kwargs):
+        is_bad = command[-1].endswith("one")
+        return subprocess.CompletedProcess(command, int(is_bad), "scored", "rainbow_tf: damaged")
+
+    monkeypatch.setattr(evaluate.subprocess, "run", fails)
+    for name in ("one", "two"):
+        cartpole.copy(tmp_path / name)
+    done = run_command("evaluate", f"--runs={tmp_path}")
+    assert done.status == 1
+    assert f"{tmp_path / 'one'}\nrainbow_tf: damaged" in done.stdout
+    assert f"{tmp_path / 'two'}\nscored" in done.stdout
+    assert "1 of 2 runs failed" in done.stderr
 
 
 def test_training_compares_values_with_returns_too(trained):
