@@ -117,7 +117,7 @@ def test_agent_names(settings, name):
 
 
 def test_environment_names_fit_folders():
-    assert Config(environment="MinAtar/Breakout-v1").environment == "minatar_breakout_v1"
+    assert Config(environment="MinAtar/Breakout-v1").environment_name == "minatar_breakout_v1"
 
 
 @pytest.mark.parametrize(
