@@ -15,16 +15,15 @@ _INTRODUCTION = """\
 # Configuration
 
 Every setting is a flag of `python -m rainbow_tf.main`, with the paper's full Rainbow agent as its
-default. This page is written by `make docs` from
-[rainbow_tf/config.py](../rainbow_tf/config.py), the one home of the settings.
+default. `make docs` generates this page from [rainbow_tf/config.py](../rainbow_tf/config.py).
 
 - Lengths are in emulator frames, as in the paper. On Atari an agent step is `--action_repeat`
   frames; elsewhere it is one.
 - A switch such as `--double` is turned off by `--nodouble`.
-- `--preset=NAME` takes the settings of a preset. Several may be given: a later one wins over an
-  earlier one, and flags win over all of them. `--list_presets` names them.
-- What is marked in the last column may be given anew when a run goes on. Another setting that
-  differs from the run's is refused; `--restart` begins a new run.
+- `--preset=NAME` uses the settings of a preset. Several can be given: later ones override earlier
+  ones, and flags override all of them. `--list_presets` lists them.
+- Settings marked in the last column may change when a run resumes. Any other change is refused;
+  `--restart` starts a new run.
 """
 _HEADER = """\
 | flag | default | what it does | allowed | may change |

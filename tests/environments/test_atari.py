@@ -240,7 +240,7 @@ def test_endings_that_meet(monkeypatch):
         ((3, False, False), (False, False, True)),
         ((0, True, True), (True, True, False)),  # game over as the cap comes
         ((3, False, False), (False, False, True)),
-        ((0, False, False), (True, False, False)),  # no lives shown, the game goes on
+        ((0, False, False), (True, False, False)),  # no lives shown, the game continues
         ((0, True, False), (True, True, False)),
         ((3, False, False), (False, False, True)),
         ((2, True, False), (True, True, False)),  # game over with lives left

@@ -153,7 +153,7 @@ def test_errors_become_priorities():
 def test_endings_go_into_the_discount_and_rewards_are_clipped():
     script = [
         (7.0, False, False),
-        (-3.0, True, False),  # a life is lost, the game goes on
+        (-3.0, True, False),  # a life is lost, the game continues
         (0.5, False, True),  # the frame cap
     ]
     log = Log(num_sampleable=0)
