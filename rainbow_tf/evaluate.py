@@ -63,7 +63,7 @@ def _evaluate_all(values: flags.FlagValues) -> None:
     if not folders:
         raise ConfigError(f"--runs={values.runs} holds no run; give a folder of runs.")
     todo = [folder for folder in folders if not _is_done(values, folder)]
-    print(f"{len(folders)} runs, {len(folders) - len(todo)} already evaluated.", flush=True)
+    print(f"Runs: {len(folders)}, already evaluated: {len(folders) - len(todo)}.", flush=True)
     shared = [
         values[name].serialize()
         for name in values

@@ -101,13 +101,13 @@ def test_many_runs_are_scored_and_those_that_are_done_are_skipped(
     arguments = [f"--runs={tmp_path}", "--episodes=2", "--snapshot=latest", "--parallel=1"]
     done = run_command("evaluate", *arguments)
     assert done.status == 0, done.stderr
-    assert "2 runs, 0 already evaluated." in done.stdout
+    assert "Runs: 2, already evaluated: 0." in done.stdout
     assert started == [f"--run_dir={tmp_path / name}" for name in ("one", "two")]
     _, summary = results(tmp_path / "two" / "evaluations" / "gymnasium")
     assert (summary["episodes"], summary["snapshot"]) == (2, "latest")
     # The same command has nothing to do; another epsilon is another evaluation.
     (tmp_path / "one" / "evaluations" / "gymnasium" / "summary.json").unlink()
-    assert "2 runs, 1 already evaluated." in run_command("evaluate", *arguments).stdout
+    assert "Runs: 2, already evaluated: 1." in run_command("evaluate", *arguments).stdout
     assert len(started) == 3
     run_command("evaluate", *arguments, "--eval_epsilon=0.5")
     assert len(started) == 5
