@@ -14,7 +14,7 @@ MINATAR = ["minatar>=1.0.15"]
 SERVING = ["tensorflow-serving-api>=2.20,<2.22"]
 RAY = ["ray[default]>=2.60", "rich>=13"]
 RECORD = ["pygame-ce>=2.5"]
-DOCS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.5,<10"]
+DOCS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.5,<10", "mkdocstrings-python>=1.16"]
 NOTEBOOKS = ["ipykernel>=6.29", "nbclient>=0.10", "nbformat>=5.10"]
 VIDEO = ["gymnasium[classic-control]>=1.3", "imageio-ffmpeg>=0.6"]
 

@@ -8,8 +8,9 @@ ROOT = Path(__file__).parents[1]
 DRAWING = ROOT / "docs/images/imports.svg"
 # From the bottom to the top: a folder may import from lower rows, and from itself.
 LAYERS = (
-    ("games",),
-    ("config", "types", "process"),
+    ("games", "console"),
+    ("config", "types"),
+    ("process",),
     ("agent", "replay", "environments"),
     ("baselines", "starts"),
     ("runs",),
@@ -17,8 +18,10 @@ LAYERS = (
     ("video",),
     ("training", "scoring"),
     ("distributed", "reporting"),
-    ("flags", "command"),
+    ("flags",),
+    ("command",),
     ("export",),
+    ("api",),
     ("commands",),
 )
 COMMANDS = {"main", "evaluate", "watch", "report", "sweep", "record_starts", "benchmark", "cli"}

@@ -4,8 +4,9 @@ from pathlib import Path
 
 from absl import flags
 
-from rainbow_tf.command import Command, define_snapshot_flags, wants_best
+from rainbow_tf.command import SNAPSHOT_FLAGS, Command, Flag, wants_best
 from rainbow_tf.config import ConfigError
+from rainbow_tf.export.check import WARMUP_FILE
 from rainbow_tf.process import load_tensorflow
 from rainbow_tf.runs.folder import read_config
 
@@ -22,7 +23,7 @@ def run(values: flags.FlagValues) -> None:
         raise ConfigError("--tflite and --noisy exclude each other; LiteRT draws no noise.")
     # TensorFlow takes seconds to load: flags are checked before it.
     load_tensorflow(config.tensorflow_threads)
-    from rainbow_tf.export.runs import export_run
+    from rainbow_tf.export.saved_model import export_run
 
     export = export_run(
         config,
@@ -33,36 +34,20 @@ def run(values: flags.FlagValues) -> None:
         lite=values.tflite,
     )
     print(f"Wrote {export.folder} with the signatures {', '.join(export.signatures)}.")
-    if export.num_warmup_requests == 0:
+    if not (export.folder / WARMUP_FILE).exists():
         print("Warm-up requests were left out; for them, pip install 'rainbow_tf[serving]'.")
-
-
-def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of this command."""
-    define_snapshot_flags(values)
-    flags.DEFINE_string(
-        "output_dir",
-        None,
-        "Folder of the model; the export becomes its next version, 1, 2, ...",
-        flag_values=values,
-    )
-    flags.DEFINE_bool(
-        "noisy",
-        False,
-        "Keep the noise of the noisy layers: every answer draws its own.",
-        flag_values=values,
-    )
-    flags.DEFINE_bool(
-        "tflite",
-        False,
-        "Add assets.extra/policy.tflite: the default signature for LiteRT.",
-        flag_values=values,
-    )
 
 
 COMMAND = Command(
     about=str(__doc__),
-    define_flags=define_flags,
+    options=SNAPSHOT_FLAGS
+    | {
+        "output_dir": Flag(
+            None, "Folder of the model; the export becomes its next version, 1, 2, ..."
+        ),
+        "noisy": Flag(False, "Keep the noise of the noisy layers: every answer draws its own."),
+        "tflite": Flag(False, "Add assets.extra/policy.tflite: the default signature for LiteRT."),
+    },
     run=run,
     example="give --run_dir and --output_dir",
     interrupted="interrupted; nothing was written.",

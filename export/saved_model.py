@@ -1,7 +1,8 @@
-"""Writes a policy as a SavedModel and checks that it can be served."""
+"""Writes a policy as a SavedModel, with warm-up requests, and checks that it can be served."""
 
+import importlib.util
+import itertools
 import os
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,12 +11,14 @@ import tensorflow as tf
 
 from rainbow_tf.agent.networks import Network
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.export import warmup
-from rainbow_tf.export.check import check_version, quiet_tensorflow, version_number
+from rainbow_tf.environments.base import make_environment
+from rainbow_tf.export import check
 from rainbow_tf.export.signatures import Training, make_signatures
+from rainbow_tf.runs.weights import load_network
 from rainbow_tf.types import EnvironmentSpec
 
 LITE_FILE = Path("assets.extra", "policy.tflite")
+_WARMUP_BATCH_SIZES = (1, 8)
 
 
 class Export(NamedTuple):
@@ -23,7 +26,28 @@ class Export(NamedTuple):
 
     folder: Path
     signatures: tuple[str, ...]
-    num_warmup_requests: int
+
+
+def export_run(
+    config: Config,
+    output_dir: Path,
+    *,
+    is_best: bool,
+    checkpoint: int | None = None,
+    **options: Any,
+) -> Export:
+    """Writes a run's best policy or that of a checkpoint; `options` are for `export_policy`."""
+    environment = make_environment(config, num_envs=1, seed=config.seed, training=False)
+    environment.close()
+    spec = environment.spec
+    network, frames, best = load_network(
+        config, spec, is_best=is_best, checkpoint=checkpoint, seed=config.seed
+    )
+    score = () if best is None else (best.score_mean, best.protocol)
+    training = Training(frames, *score)
+    return export_policy(
+        network, config=config, spec=spec, training=training, output_dir=output_dir, **options
+    )
 
 
 def export_policy(
@@ -41,27 +65,27 @@ def export_policy(
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
         # Not named by an integer, so a server that watches the folder ignores it.
-        aside = Path(tempfile.mkdtemp(prefix=".export_", dir=output_dir))
-    except OSError as error:
-        raise _unwritable(output_dir, error) from error
-    try:
-        model = aside / "model"  # With normal permissions; `aside` has mode 700.
-        write_model(network, signatures, model)
-        if lite:
-            write_lite(model)
-        num_warmup_requests = warmup.write_requests(signatures, model)
-        problems = check_version(model, signatures=tuple(signatures))
-        if problems:
-            raise ConfigError(
-                f"The export to {output_dir} was refused and nothing was written: "
-                + " ".join(problems)
-            )
-        folder = _publish(model, output_dir)
+        with tempfile.TemporaryDirectory(
+            prefix=".export_", dir=output_dir, ignore_cleanup_errors=True
+        ) as aside:
+            model = Path(aside, "model")  # With normal permissions; `aside` has mode 700.
+            write_model(network, signatures, model)
+            if lite:
+                write_lite(model)
+            write_warmup(signatures, model)
+            problems = check.check_version(model, signatures=tuple(signatures))
+            if problems:
+                raise ConfigError(
+                    f"The export to {output_dir} was refused and nothing was written: "
+                    + " ".join(problems)
+                )
+            folder = _publish(model, output_dir)
     except (OSError, tf.errors.OpError) as error:  # a full disk raises either
-        raise _unwritable(output_dir, error) from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-    return Export(folder, tuple(signatures), num_warmup_requests)
+        reason = getattr(error, "strerror", None) or check.one_line(error)
+        raise ConfigError(
+            f"The model folder {output_dir} cannot be written ({reason}); give another."
+        ) from error
+    return Export(folder, tuple(signatures))
 
 
 def write_model(network: Network, signatures: dict[str, Any], folder: Path) -> None:
@@ -71,34 +95,48 @@ def write_model(network: Network, signatures: dict[str, Any], folder: Path) -> N
     # The mean policy does not need the noise scales, half of the network.
     module.weights = [v.value for v in network.variables if id(v.value) in read]
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-    with quiet_tensorflow():
+    with check.quiet_tensorflow():
         tf.saved_model.save(module, str(folder), signatures=signatures, options=options)
 
 
 def write_lite(model: Path) -> None:
     """Adds `serving_default` as a LiteRT model, in a folder that TF Serving ignores."""
-    with quiet_tensorflow():
-        content = tf.lite.TFLiteConverter.from_saved_model(
-            str(model), signature_keys=["serving_default"]
-        ).convert()
+    with check.quiet_tensorflow():
+        converter = tf.lite.TFLiteConverter.from_saved_model(str(model), ["serving_default"])
+        content = converter.convert()
     (model / LITE_FILE).parent.mkdir(exist_ok=True)
     (model / LITE_FILE).write_bytes(content)
+
+
+def write_warmup(signatures: dict[str, Any], model: Path) -> None:
+    """Writes requests that TF Serving runs when it loads the model, if its API is installed."""
+    if importlib.util.find_spec("tensorflow_serving") is None:
+        return
+    from tensorflow_serving.apis import prediction_log_pb2
+
+    (model / check.WARMUP_FILE).parent.mkdir(exist_ok=True)
+    with tf.io.TFRecordWriter(str(model / check.WARMUP_FILE)) as writer:
+        for (name, function), size in itertools.product(signatures.items(), _WARMUP_BATCH_SIZES):
+            log = prediction_log_pb2.PredictionLog()
+            request = log.predict_log.request
+            request.model_spec.name = "policy"
+            request.model_spec.signature_name = name
+            for spec in function.structured_input_signature[0]:
+                zero = spec.dtype.as_numpy_dtype(0)
+                # One value, repeated on reading: a batch of screens would take megabytes.
+                tensor = tf.make_tensor_proto(zero, spec.dtype, (size, *spec.shape[1:]))
+                request.inputs[spec.name].CopyFrom(tensor)
+            writer.write(log.SerializeToString())
 
 
 def _publish(model: Path, output_dir: Path) -> Path:
     """Renames to the next version number, or a later one if another export took it."""
     while True:
-        numbers = [version_number(path.name) for path in output_dir.iterdir()]
-        folder = output_dir / str(max((n for n in numbers if n is not None), default=0) + 1)
+        versions = check.sorted_versions(output_dir.iterdir())
+        folder = output_dir / str(int(versions[-1].name) + 1 if versions else 1)
         try:
             os.rename(model, folder)
+            return folder
         except OSError:
             if not folder.exists():
                 raise
-        else:
-            return folder
-
-
-def _unwritable(output_dir: Path, error: Exception) -> ConfigError:
-    reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
-    return ConfigError(f"The model folder {output_dir} cannot be written ({reason}); give another.")

@@ -11,11 +11,12 @@ import tensorflow as tf
 from rainbow_tf.agent.losses import q_values
 from rainbow_tf.agent.networks import Network, make_support
 from rainbow_tf.config import Config
-from rainbow_tf.environments.atari import SCREEN_SHAPE
-from rainbow_tf.export import screens
+from rainbow_tf.environments.atari import FRAME_SHAPE, SCREEN_SHAPE
+from rainbow_tf.environments.screens import area_taps
 from rainbow_tf.types import EnvironmentSpec
 
-SMALLEST_ALPHA = 1e-3
+# Of red, green and blue; gives ALE's grey for its whole palette.
+GREY = (0.299, 0.587, 0.114)
 
 
 class Training(NamedTuple):
@@ -31,32 +32,41 @@ def make_signatures(
 ) -> dict[str, Any]:
     """The concrete functions of the served model by name, with a free batch size, without XLA."""
     support = make_support(config)
-    observations = tf.TensorSpec((None, *serving_shape(spec)), spec.frame_dtype, "observations")
-    frames = tf.TensorSpec((None, spec.frame_stack, 2, *SCREEN_SHAPE, 3), tf.uint8, "frames")
-    alpha = tf.TensorSpec((None,), tf.float32, "alpha")
-    query = tf.TensorSpec((None,), tf.int32, "query")
+    observations = tf.TensorSpec((None, *spec.observation_shape), spec.frame_dtype, "observations")
     facts = describe(config, spec, training, noisy=noisy)
     if support is not None:
         facts["support"] = support
 
     def evaluate(stacks: tf.Tensor) -> Any:  # [B, S, *frame] -> [B, A, N]
-        if config.algorithm == "a3c":
-            return network(stacks)
         return network(stacks, training=noisy, noise_per_example=noisy)
 
     def answer(stacks: tf.Tensor) -> dict[str, tf.Tensor]:
+        if config.algorithm == "a3c":  # clients may sample from the probabilities
+            logits, values = network(stacks)
+            probs = tf.nn.softmax(logits)
+            return {"actions": _best(logits), "probabilities": probs, "values": values}
         outputs = evaluate(stacks)
-        return _policy_answer(*outputs) if config.algorithm == "a3c" else _greedy(support, outputs)
+        values = q_values(support, outputs)
+        answers = {"actions": _best(values), "q_values": values}
+        if support is not None:
+            answers["probabilities"] = tf.nn.softmax(outputs)
+        return answers
 
     def serving_default(observations: tf.Tensor) -> dict[str, tf.Tensor]:
         return answer(to_stacks(checked(observations), spec))
 
     def from_frames(frames: tf.Tensor) -> dict[str, tf.Tensor]:
-        return answer(screens.to_frames(checked(frames)))
+        return answer(to_frames(checked(frames)))
 
     def risk(observations: tf.Tensor, alpha: tf.Tensor) -> dict[str, tf.Tensor]:
         assert support is not None
-        return _risk_averse(support, evaluate(to_stacks(checked(observations), spec)), alpha)
+        logits = evaluate(to_stacks(checked(observations), spec))
+        one_per_example = tf.debugging.assert_equal(tf.shape(alpha), tf.shape(logits)[:1])
+        with tf.control_dependencies([one_per_example]):
+            values = cvar(support, logits, checked(alpha))
+        actions = _best(values)
+        best = tf.gather(values, actions, batch_dims=1)
+        return {"actions": actions, "values": best, "action_values": values}
 
     def metadata(query: tf.Tensor) -> dict[str, tf.Tensor]:
         # Takes a dummy input: batching servers and REST reject a signature without inputs.
@@ -66,56 +76,19 @@ def make_signatures(
 
     wanted: list[tuple[Callable, list[tf.TensorSpec]]] = [(serving_default, [observations])]
     if config.game is not None:
-        wanted.append((from_frames, [frames]))
+        shape = (None, spec.frame_stack, 2, *SCREEN_SHAPE, 3)
+        wanted.append((from_frames, [tf.TensorSpec(shape, tf.uint8, "frames")]))
     if support is not None:
-        wanted.append((risk, [observations, alpha]))
-    wanted.append((metadata, [query]))
+        wanted.append((risk, [observations, tf.TensorSpec((None,), tf.float32, "alpha")]))
+    wanted.append((metadata, [tf.TensorSpec((None,), tf.int32, "query")]))
     return {
-        function.__name__: tf.function(
-            function, input_signature=inputs, autograph=False
-        ).get_concrete_function()
+        function.__name__: tf.function(function, inputs, autograph=False).get_concrete_function()
         for function, inputs in wanted
     }
 
 
-def _greedy(support: np.ndarray | None, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The action of the largest mean return, from outputs [B, A, N] of a `ReturnHead`."""
-    values = q_values(support, outputs)
-    answers = {"actions": tf.argmax(values, axis=1, output_type=tf.int32), "q_values": values}
-    if support is not None:
-        answers["probabilities"] = tf.nn.softmax(outputs)
-    return answers
-
-
-def _policy_answer(logits: tf.Tensor, values: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The most probable action of an A3C policy; clients may sample from the probabilities."""
-    actions = tf.argmax(logits, axis=1, output_type=tf.int32)
-    return {"actions": actions, "probabilities": tf.nn.softmax(logits), "values": values}
-
-
-def _risk_averse(support: np.ndarray, outputs: tf.Tensor, alpha: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The action of the largest CVaR at level alpha [B], from logits [B, A, N]."""
-    one_per_example = tf.debugging.assert_equal(tf.shape(alpha), tf.shape(outputs)[:1])
-    with tf.control_dependencies([one_per_example]):
-        values = cvar(support, outputs, checked(alpha))
-    actions = tf.argmax(values, axis=1, output_type=tf.int32)
-    return {
-        "actions": actions,
-        "values": tf.gather(values, actions, batch_dims=1),
-        "action_values": values,
-    }
-
-
-def serving_shape(spec: EnvironmentSpec) -> tuple[int, ...]:
-    """The shape of one observation as a client sends it, newest frame last.
-
-    Images are [H, W, S * C], all channels of the oldest frame first; vectors are [D], or [S, D]
-    when stacked.
-    """
-    if len(spec.frame_shape) == 1:
-        return spec.frame_shape if spec.frame_stack == 1 else (spec.frame_stack, *spec.frame_shape)
-    height, width, *channels = spec.frame_shape
-    return (height, width, spec.frame_stack * int(np.prod(channels)))
+def _best(values: tf.Tensor) -> tf.Tensor:  # [B, A] -> [B]
+    return tf.argmax(values, axis=1, output_type=tf.int32)
 
 
 def to_stacks(observations: tf.Tensor, spec: EnvironmentSpec) -> tf.Tensor:
@@ -127,11 +100,29 @@ def to_stacks(observations: tf.Tensor, spec: EnvironmentSpec) -> tf.Tensor:
     return tf.transpose(frames, (0, 3, 1, 2, 4) if channels else (0, 3, 1, 2))
 
 
-def checked(batch: tf.Tensor) -> tf.Tensor:
-    """The batch, after checking in the graph that it is not empty and has the declared shape.
+def to_frames(screens: tf.Tensor) -> tf.Tensor:
+    """RGB screens [B, S, 2, H, W, 3], the last two of each agent step -> frames [B, S, 84, 84]."""
+    tf.debugging.assert_rank(screens, 6)
+    grey = tf.round(tf.linalg.matvec(tf.cast(screens, tf.float32), tf.constant(GREY)))
+    pooled = tf.reduce_max(grey, axis=2)  # of greys, as in training; the maximum per colour differs
+    height, width = FRAME_SHAPE
+    # Columns first, as in OpenCV: another order of float sums rounds some halves differently.
+    shrunk = _shrink(_shrink(pooled, width, axis=3), height, axis=2)
+    return tf.cast(tf.round(shrunk), tf.uint8)
 
-    A server runs the graph on any input, and a reshape could hide a wrong shape.
-    """
+
+def _shrink(images: tf.Tensor, size: int, axis: int) -> tf.Tensor:
+    """Area-resizes one axis by a sum of products; a matrix product would round differently."""
+    pixels, weights = area_taps(images.shape[axis], size)
+    shape = [size if i == axis else 1 for i in range(len(images.shape))]
+    total = tf.zeros((), images.dtype)
+    for pixel, weight in zip(pixels, weights, strict=True):
+        total += tf.gather(images, pixel, axis=axis) * weight.reshape(shape)
+    return total
+
+
+def checked(batch: tf.Tensor) -> tf.Tensor:
+    """The batch, checked in the graph: servers run it on any input, empty or of another shape."""
     has_examples = tf.debugging.Assert(tf.shape(batch)[0] > 0, ["The batch is empty."])
     with tf.control_dependencies([has_examples]):
         return tf.ensure_shape(batch, batch.shape)
@@ -144,7 +135,7 @@ def cvar(support: np.ndarray, logits: tf.Tensor, alpha: tf.Tensor) -> tf.Tensor:
     """
     tf.debugging.assert_rank(logits, 3)  # [B, A, N]
     tf.debugging.assert_rank(alpha, 1)
-    alpha = tf.clip_by_value(alpha, SMALLEST_ALPHA, 1.0)[:, None]  # [B, 1]
+    alpha = tf.clip_by_value(alpha, 1e-3, 1.0)[:, None]  # [B, 1]
     probs = tf.nn.softmax(logits)
     below = tf.cumsum(probs, axis=-1, exclusive=True)
     taken = tf.clip_by_value(alpha[..., None] - below, 0.0, probs)
@@ -161,14 +152,14 @@ def describe(
         "frame_shape": spec.frame_shape,
         "frame_dtype": spec.frame_dtype.name,
         "frame_stack": spec.frame_stack,
-        "observation_shape": serving_shape(spec),
+        "observation_shape": spec.observation_shape,
         "order": "newest frame last, zeros before the episode",
         "max_episode_frames": config.max_episode_frames,
     }
     if config.game is not None:
         preprocessing |= {
             "screen_shape": SCREEN_SHAPE,
-            "grey": screens.GREY,
+            "grey": GREY,
             "pooling": "maximum of the greys of a step's last two screens",
             "resize": "area",
             "action_repeat": config.action_repeat,

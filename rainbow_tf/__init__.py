@@ -1,18 +1,28 @@
 """Rainbow (Hessel et al. 2018) in TensorFlow 2 and Keras 3."""
 
-import sys
+import importlib
+from typing import Any
 
 __version__ = "0.1.0"
 
+# Imported on first use: TensorFlow takes seconds to load.
+_MODULES = {
+    "Agent": "api",
+    "load": "api",
+    "Config": "config",
+    "ConfigError": "config",
+    "EnvironmentSpec": "types",
+    "NoisyDense": "agent.layers",
+    "ReturnHead": "agent.layers",
+}
+__all__ = list(_MODULES)
 
-def _excepthook(kind, error, traceback) -> None:
-    """A Ctrl-C while a command's modules are imported is no failure to be traced."""
-    if issubclass(kind, KeyboardInterrupt):
-        print("rainbow_tf: interrupted.", file=sys.stderr)
-    else:
-        sys.__excepthook__(kind, error, traceback)
 
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if _MODULES[name].startswith("agent."):
+        from rainbow_tf.process import load_tensorflow
 
-# The name that Python gives a command which it still looks for: `python -m rainbow_tf.main`.
-if sys.argv[:1] == ["-m"]:
-    sys.excepthook = _excepthook
+        load_tensorflow()
+    return getattr(importlib.import_module(f"rainbow_tf.{_MODULES[name]}"), name)

@@ -4,8 +4,6 @@ Every figure is a median with quartiles. Things that are compared are measured a
 process, so that a machine that slows down affects both sides.
 """
 
-# One function per section, each independent of the others: longer than most modules.
-
 import dataclasses
 import functools
 import importlib.util
@@ -23,7 +21,7 @@ import numpy as np
 import psutil
 from absl import flags
 
-from rainbow_tf.command import Command, define_settings, settings
+from rainbow_tf.command import ALL_SETTINGS, Command, Flag, settings
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.environments.base import make_environment
 from rainbow_tf.process import load_tensorflow
@@ -91,7 +89,7 @@ def update_flops(network, batch_size: int, *, double: bool) -> float:
 def _macs(network) -> Iterator[int]:
     """Multiplications per example in each layer, from the first to the last."""
     side = ATARI_SPEC.frame_shape[0]
-    for layer in network.convolutions:
+    for layer in network.torso.convolutions:
         side = (side - layer.kernel_size[0]) // layer.strides[0] + 1
         yield side**2 * int(np.prod(layer.kernel.shape))
     for layer in network.head._layers:
@@ -317,80 +315,6 @@ def _measure_saves(config: Config, repeats: int) -> Generator[Figure, None, np.n
     return period_seconds
 
 
-def measure_apex(config: Config, repeats: int) -> Iterator[Figure]:
-    """The cost, on one machine, of a replay in its own process."""
-    if importlib.util.find_spec("ray") is None:
-        return
-    from rainbow_tf.distributed.apex.learner import object_store_bytes
-    from rainbow_tf.distributed.apex.shard import ReplayShard
-    from rainbow_tf.distributed.cluster import connect
-
-    rollout = _rollout(config)
-    steps = config.rollout_steps * config.num_envs
-    for batch_size in (32, 512):
-        run = dataclasses.replace(config, actors=1, batch_size=batch_size, replay_capacity=20_000)
-        learner, _ = _learner_and_batch(run, ATARI_SPEC)
-        weights = [variable.numpy() for variable in learner.online.trainable_variables]
-        ray = connect(
-            None,
-            wanted_by="--only=apex",
-            num_cpus=1,
-            object_bytes=object_store_bytes(run, ATARI_SPEC, learner.online.count_params()),
-        )
-        here = ReplayShard(config=run, spec=ATARI_SPEC, actors=[0], seed=1)
-        there = ray.remote(ReplayShard).remote(config=run, spec=ATARI_SPEC, actors=[0], seed=1)
-        here.begin()
-        ray.get(there.begin.remote())
-
-        def remote_add(ray=ray, there=there) -> None:
-            ray.get(there.add.remote(0, 0, ray.put(rollout), begins=True))
-
-        def remote_sample(ray=ray, there=there) -> None:
-            ray.get(there.sample.remote(0.4))
-
-        add, added, sample, sampled, put = 1e6 * seconds_in_turns(
-            10 * repeats,
-            functools.partial(here.add, 0, 0, rollout, begins=True),
-            remote_add,
-            functools.partial(here.sample, 0.4),
-            remote_sample,
-            functools.partial(ray.put, weights),
-        )
-        if batch_size == 32:
-            sent = sum(column.nbytes for column in rollout if column is not None)
-            yield figure("a transition handed in", "bytes", [sent / steps])
-            yield figure("the same in one process", "us", add / steps)
-            yield figure("the same in two", "us", added / steps)
-            yield figure("weights sent out", "MB", [sum(array.nbytes for array in weights) / 1e6])
-            yield figure("weights sent out", "ms", put / 1e3)
-        ids, batch = here.sample(0.4)
-        sent = ids.nbytes + sum(column.nbytes for column in batch)
-        yield figure(f"a batch of {batch_size} sent", "MB", [sent / 1e6])
-        yield figure(f"a batch of {batch_size} drawn in one process", "ms", sample / 1e3)
-        yield figure(f"a batch of {batch_size} drawn in two", "ms", sampled / 1e3)
-        ray.shutdown()
-
-
-def _rollout(config: Config):
-    """A rollout of random play from a reset."""
-    from rainbow_tf.distributed.apex.shard import Rollout
-
-    steps, lanes = config.rollout_steps, config.num_envs
-    nothing = np.zeros((steps, lanes), np.float32)
-    no = np.zeros((steps, lanes), bool)
-    is_first = no.copy()
-    is_first[0] = True
-    return Rollout(
-        frame=np.stack(_recorded_play(config)[:steps]),
-        action_tm1=nothing.astype(np.int32),
-        reward_t=nothing,
-        discount_t=nothing + config.discount,
-        episode_over=no,
-        is_first=is_first,
-        errors=np.ones((steps, lanes, config.n_step), np.float32),
-    )
-
-
 def measure_serving(config: Config, repeats: int) -> Iterator[Figure]:
     """The exported policy in this process, compared with the compiled actor."""
     from rainbow_tf.export.client import SavedModelPolicy
@@ -466,13 +390,12 @@ SECTIONS: dict[str, Callable[[Config, int], Iterator[Figure]]] = {
     "replay": measure_replay,
     "checkpoint": measure_checkpoint,
     "serving": measure_serving,
-    "apex": measure_apex,
 }
 
 
 def run(values: flags.FlagValues) -> None:
     """Runs the sections, prints every figure, and writes them to --json."""
-    names = values.only or list(SECTIONS)
+    names = values.only.split(",") if values.only else list(SECTIONS)
     unknown = [name for name in names if name not in SECTIONS]
     if unknown:
         raise ConfigError(f"--only={unknown[0]} is unknown; choose from {', '.join(SECTIONS)}.")
@@ -490,23 +413,15 @@ def run(values: flags.FlagValues) -> None:
         Path(values.json).write_text(json.dumps(rows, indent=2) + "\n")
 
 
-def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of this command and of all settings."""
-    define_settings(values)
-    values.set_default("game", "qbert")
-    sections = ", ".join(SECTIONS)
-    flags.DEFINE_list(
-        "only", None, f"Sections to run: {sections}; all by default.", flag_values=values
-    )
-    flags.DEFINE_string("json", None, "File to write the figures to.", flag_values=values)
-    flags.DEFINE_integer(
-        "repeats", 30, "Measurements per figure.", lower_bound=3, flag_values=values
-    )
-
-
 COMMAND = Command(
     about=str(__doc__),
-    define_flags=define_flags,
+    settings=ALL_SETTINGS,
+    options={
+        "game": Flag("qbert", "Atari game to play."),
+        "only": Flag(None, f"Sections to run: {','.join(SECTIONS)}; default: all."),
+        "json": Flag(None, "File to write the figures to."),
+        "repeats": Flag(30, "Measurements per figure.", minimum=3),
+    },
     run=run,
     example="give --only=learner, for example",
     interrupted="interrupted; no figures were written.",

@@ -4,6 +4,8 @@ import difflib
 import importlib
 import sys
 
+from rainbow_tf.console import table
+
 # Imported on demand: TensorFlow takes seconds to load.
 COMMANDS = {
     "train": ("rainbow_tf.main", "trains an agent"),
@@ -23,31 +25,21 @@ def main() -> None:
     """Runs the command named first, with the flags after it."""
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("--help", "-h", "help"):
-        print(_help())
+        print("Rainbow (Hessel et al. 2018) in TensorFlow: rainbow-tf COMMAND --flag=value ...\n")
+        print(table({name: does for name, (_, does) in COMMANDS.items()}))
+        print("\nrainbow-tf COMMAND --help shows its flags.")
         return
     if name not in COMMANDS:
         close = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(COMMANDS)}."
         sys.exit(f"rainbow_tf: '{name}' is not a command; {hint}")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # modules of the working folder, as with python -m
     try:
         module = importlib.import_module(COMMANDS[name][0])
     except KeyboardInterrupt:
         sys.exit("rainbow_tf: interrupted.")
     module.COMMAND.main([name, *arguments])
-
-
-def _help() -> str:
-    width = max(map(len, COMMANDS))
-    lines = [f"  {name:<{width}}  {does}" for name, (_, does) in COMMANDS.items()]
-    return "\n".join(
-        [
-            "Rainbow (Hessel et al. 2018) in TensorFlow: rainbow-tf COMMAND --flag=value ...",
-            "",
-            *lines,
-            "",
-            "rainbow-tf COMMAND --help shows its flags.",
-        ]
-    )
 
 
 if __name__ == "__main__":

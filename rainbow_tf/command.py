@@ -6,14 +6,42 @@ import re
 import sys
 import textwrap
 import typing
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from absl import flags
 
+import rainbow_tf.flags as presets
 from rainbow_tf.config import Config, ConfigError
 
 _NOT_LISTED = ("help", "helpfull", "flagfile", "undefok")
+
+
+ALL_SETTINGS = tuple(field.name for field in dataclasses.fields(Config))
+
+
+class Flag(NamedTuple):
+    """A flag of a command, besides the settings; its type is the default's, or `kind`."""
+
+    default: Any
+    help: str
+    kind: type = str  # if the default is None
+    choices: Sequence[str] | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+
+
+# How commands choose the weights of a run.
+SNAPSHOT_FLAGS = {
+    "run_dir": Flag(None, "Folder of the run."),
+    "snapshot": Flag(
+        None,
+        "best: the weights with the highest evaluation, the default. latest: the newest "
+        "checkpoint.",
+        choices=("best", "latest"),
+    ),
+    "checkpoint": Flag(None, "Number of a checkpoint to take instead of the best weights.", int),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,12 +49,19 @@ class Command:
     """A command: `python -m` and `rainbow-tf` call `main`, and so do tests."""
 
     about: str  # what the help begins with
-    define_flags: Callable[[flags.FlagValues], None]
+    options: Mapping[str, Flag]
+    settings: Collection[str] = ()  # names of the settings that are flags too
     run: Callable[..., None]  # takes the flags, and the argument if there is one
     example: str  # what to type, for someone who typed something else
     interrupted: str = "interrupted."
     argument: str | None = None  # name of the one argument that is not a flag
     rewrite: Callable[[Sequence[str]], list[str]] = list
+
+    def define_flags(self, values: flags.FlagValues) -> None:
+        """Defines the flags of this command."""
+        define_settings(values, [name for name in self.settings if name not in self.options])
+        for name, flag in self.options.items():
+            _define(values, name, flag)
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
         """Parses the flags and runs; an error that the user can fix is one sentence, status 1."""
@@ -86,50 +121,45 @@ def _wanted(flag: flags.Flag) -> str:
     return "true or false" if flag.boolean else str(flag.parser.syntactic_help)
 
 
-def define_settings(values: flags.FlagValues, names: Collection[str] | None = None) -> None:
-    """Defines one absl flag per setting, or per named setting."""
+def _define(values: flags.FlagValues, name: str, flag: Flag) -> None:
+    kind = flag.kind if flag.default is None else type(flag.default)
+    common: dict[str, Any] = {"flag_values": values}
+    if flag.choices is not None:
+        flags.DEFINE_enum(name, flag.default, list(flag.choices), flag.help, **common)
+    elif kind in (int, float):
+        define = flags.DEFINE_integer if kind is int else flags.DEFINE_float
+        common |= {"lower_bound": flag.minimum, "upper_bound": flag.maximum}
+        define(name, flag.default, flag.help, **common)
+    elif kind is bool:
+        flags.DEFINE_bool(name, flag.default, flag.help, **common)
+    elif kind is list:
+        flags.DEFINE_multi_string(name, flag.default, flag.help, **common)
+    else:
+        flags.DEFINE_string(name, flag.default, flag.help, **common)
+
+
+def define_settings(values: flags.FlagValues, names: Collection[str] = ALL_SETTINGS) -> None:
+    """Defines one absl flag per named setting; `Config` checks their bounds."""
     kinds = typing.get_type_hints(Config)
     for field in dataclasses.fields(Config):
-        if names is not None and field.name not in names:
-            continue
-        kind, *_ = typing.get_args(kinds[field.name]) or (kinds[field.name],)
-        default: Any = field.default
-        help_text, choices = field.metadata["help"], field.metadata["choices"]
-        if kind is bool:
-            flags.DEFINE_bool(field.name, default, help_text, flag_values=values)
-        elif kind is int:
-            flags.DEFINE_integer(field.name, default, help_text, flag_values=values)
-        elif kind is float:
-            flags.DEFINE_float(field.name, default, help_text, flag_values=values)
-        elif choices is not None:
-            flags.DEFINE_enum(field.name, default, list(choices), help_text, flag_values=values)
-        else:
-            flags.DEFINE_string(field.name, default, help_text, flag_values=values)
+        if field.name in names:
+            kind, *_ = typing.get_args(kinds[field.name]) or (kinds[field.name],)
+            choices = None if field.metadata["or_module"] else field.metadata["choices"]
+            _define(values, field.name, Flag(field.default, field.metadata["help"], kind, choices))
 
 
-def settings(values: flags.FlagValues) -> Config:
-    """The settings that the parsed flags give."""
-    given: dict[str, Any] = {f.name: values[f.name].value for f in dataclasses.fields(Config)}
-    return Config(**given)
+def settings(values: flags.FlagValues, **given: Any) -> Config:
+    """The settings of the parsed flags, and those given by name."""
+    flagged = {name: values[name].value for name in ALL_SETTINGS}
+    return Config(**{**flagged, **given})
 
 
-def define_snapshot_flags(values: flags.FlagValues) -> None:
-    """Defines the flags by which a command chooses the weights of a run."""
-    flags.DEFINE_string("run_dir", None, "Folder of the run.", flag_values=values)
-    flags.DEFINE_enum(
-        "snapshot",
-        None,
-        ["best", "latest"],
-        "best: the weights with the highest evaluation, the default. latest: the newest "
-        "checkpoint.",
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
-        "checkpoint",
-        None,
-        "Number of a checkpoint to take instead of the best weights.",
-        flag_values=values,
-    )
+def parse_settings(arguments: Sequence[str], **given: Any) -> Config:
+    """The settings of a training command with these arguments, and those given by name."""
+    values = flags.FlagValues()
+    define_settings(values)
+    values(presets.expand(["rainbow_tf.main", *arguments]))
+    return settings(values, **given)
 
 
 def wants_best(values: flags.FlagValues) -> bool:

@@ -9,6 +9,7 @@ import difflib
 import json
 import operator
 import re
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,14 @@ class ConfigError(ValueError):
     """Input that cannot be used; the message names the flag or file and the way out."""
 
 
-_BOUNDS = ("choices", "minimum", "maximum", "above")
+_BOUNDS = ("choices", "minimum", "maximum", "above", "or_module")
 
 
 def _setting(default: Any, help_text: str, *, may_change: bool = False, **bounds: Any) -> Any:
     """A field with help and bounds: `minimum` and `maximum` are inclusive, `above` is not.
 
-    A setting that `may_change` can differ when a run is resumed.
+    A setting that `may_change` can differ when a run is resumed. `or_module` allows module:name
+    besides the choices.
     """
     metadata = {"help": help_text, "may_change": may_change, **dict.fromkeys(_BOUNDS), **bounds}
     return dataclasses.field(default=default, metadata=metadata)
@@ -52,8 +54,9 @@ class Config:
     game: str | None = _setting(None, "Atari game by its snake-case name, such as qbert.")
     environment: str | None = _setting(
         None,
-        "Gymnasium id with discrete actions, instead of --game: CartPole-v1, MinAtar/Breakout-v1. "
-        "One frame is one environment step.",
+        "Gymnasium id with discrete actions, instead of --game: CartPole-v1, MinAtar/Breakout-v1; "
+        "module:id imports the module first, module:Class needs no id. One frame is one "
+        "environment step.",
     )
     protocol: str = _setting(
         "paper",
@@ -103,8 +106,10 @@ class Config:
     network: str = _setting(
         "auto",
         "Network architecture; auto chooses by the shape of observations. dqn2013 is A3C's small "
-        "one.",
+        "one. module:function is a torso of your own: it maps the environment's spec to a Keras "
+        "model.",
         choices=("auto", "nature", "dqn2013", "data_efficient", "minatar", "mlp"),
+        or_module=True,
     )
     discount: float = _setting(0.99, "Discount per agent step.", minimum=0, maximum=1)
     num_atoms: int = _setting(51, "Atoms of the return distribution.", minimum=2)
@@ -403,7 +408,7 @@ class Config:
         missing = [f"no_{name}" for name, is_on in parts.items() if not is_on]
         name = [_BASELINES[kept]] if kept in _BASELINES else missing
         length = [f"n{self.n_step}"] if self.n_step not in (1, 3) else []
-        network = [self.network] if self.network != "auto" else []
+        network = [self.network.rpartition(":")[2]] if self.network != "auto" else []
         actors = ["apex"] if self.actors > 0 else []
         return "_".join(name + length + network + actors) or "rainbow"
 
@@ -435,10 +440,14 @@ class Config:
 
 
 def _check_bounds(field: dataclasses.Field, value: Any) -> None:
+    bounds, kind = field.metadata, typing.cast(Any, field.type)
+    flag = f"--{field.name}={value}"
+    if not isinstance(value, kind) and not (type(value) is int and isinstance(0.5, kind)):
+        raise ConfigError(f"{flag} cannot be used; it must be {getattr(kind, '__name__', kind)}.")
     if value is None:
         return
-    bounds = field.metadata
-    flag = f"--{field.name}={value}"
+    if bounds["or_module"] and ":" in value:
+        return
     if bounds["choices"] is not None and value not in bounds["choices"]:
         raise ConfigError(f"{flag} is unknown; choose one of {', '.join(bounds['choices'])}.")
     for bound, is_met, message in (

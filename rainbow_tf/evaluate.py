@@ -10,19 +10,19 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent import futures
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from absl import flags
-from tqdm import tqdm
 
-from rainbow_tf.command import Command, define_snapshot_flags, wants_best
+from rainbow_tf.command import SNAPSHOT_FLAGS, Command, Flag, wants_best
 from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.console import table
 from rainbow_tf.environments.base import Environment, make_environment
-from rainbow_tf.evaluation.episodes import EvaluatedEpisode, EvaluationGames, play_episodes
+from rainbow_tf.evaluation.episodes import EvaluatedEpisode, evaluate
 from rainbow_tf.evaluation.statistics import protocol_name, score_summary
 from rainbow_tf.process import load_tensorflow
 from rainbow_tf.runs.folder import read_config
@@ -123,13 +123,13 @@ def _evaluate(values: flags.FlagValues) -> None:
         checkpoint=values.checkpoint,
         seed=values.seed,
     )
-    games = EvaluationGames(actor, setting.environment, config=config)
-    try:
-        finished = play_episodes(games, num_lanes=num_envs, episodes=values.episodes)
-        episodes = dict(_shown(finished, values.episodes, games))
-    finally:
-        setting.environment.close()
-    ordered = [episodes[number] for number in range(values.episodes)]
+    episodes = evaluate(
+        actor,
+        setting.environment,
+        config=config,
+        episodes=values.episodes,
+        num_lanes=num_envs,
+    )
     summary = {
         "game": config.game,
         "environment": config.environment,
@@ -138,8 +138,8 @@ def _evaluate(values: flags.FlagValues) -> None:
         "frames": frames,
         "snapshot": "best" if is_best else "latest" if values.checkpoint is None else "checkpoint",
         "checkpoint": values.checkpoint,
-        **score_summary(ordered),
-        "human_normalised": _normalised(config, setting, ordered),
+        **score_summary(episodes),
+        "human_normalised": _normalised(config, setting, episodes),
         "protocol": setting.protocol,
         "starts_origin": setting.origin,
         **setting.about,
@@ -155,7 +155,7 @@ def _evaluate(values: flags.FlagValues) -> None:
         "returns_end_at": "life" if config.game and config.terminal_on_life_loss else "episode",
     }
     folder = _folder(config, setting.protocol)
-    _write(folder, _rows(ordered, setting.starts), summary)
+    _write(folder, _rows(episodes, setting.starts), summary)
     print(_table(summary))
     print(f"Scores and summary are in {folder}.")
 
@@ -206,23 +206,6 @@ def _setting(
             "start_trajectories": len(start_file.trajectories),
         },
     )
-
-
-def _shown(
-    finished: Iterable[tuple[int, EvaluatedEpisode]], total: int, games: Any
-) -> Iterator[tuple[int, EvaluatedEpisode]]:
-    """The same episodes, with a progress bar."""
-    is_person = sys.stderr.isatty()
-    scores = []
-    with tqdm(
-        total=total, unit="episode", file=sys.stderr, mininterval=0.5 if is_person else 30.0
-    ) as bar:
-        for number, episode in finished:
-            scores.append(episode.score)
-            # Not the mean so far: short episodes finish first.
-            bar.set_postfix_str(f"{games.steps:,} steps, last {episode.score:g}", refresh=False)
-            bar.update()
-            yield number, episode
 
 
 def _normalised(
@@ -278,56 +261,28 @@ def _table(summary: dict[str, Any]) -> str:
         "of human": "-" if of_human is None else f"{of_human:.1f} %",
         "values": check,
     }
-    width = max(map(len, rows))
-    return "\n".join(f"  {name:<{width}}  {value}" for name, value in rows.items())
+    return table(rows)
 
 
-def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of this command."""
-    define_snapshot_flags(values)
-    flags.DEFINE_string(
-        "runs", None, "Folder of runs to evaluate, instead of --run_dir.", flag_values=values
-    )
-    flags.DEFINE_integer(
-        "parallel", 2, "Runs evaluated at a time with --runs.", lower_bound=1, flag_values=values
-    )
-    flags.DEFINE_enum(
-        "starts",
+OPTIONS = SNAPSHOT_FLAGS | {
+    "runs": Flag(None, "Folder of runs to evaluate, instead of --run_dir."),
+    "parallel": Flag(2, "Runs evaluated at a time with --runs.", minimum=1),
+    "starts": Flag(
         "noop",
-        ["noop", "human"],
         "noop: up to the run's --noop_max no-ops. human: points in the first half of the recorded "
         "games of a --start_file; the protocol names who played them.",
-        flag_values=values,
-    )
-    flags.DEFINE_string(
-        "start_file", None, "Recorded starts, for --starts=human.", flag_values=values
-    )
-    flags.DEFINE_integer("episodes", 200, "Episodes to play.", lower_bound=1, flag_values=values)
-    flags.DEFINE_integer(
-        "num_envs", 8, "Environments stepped together.", lower_bound=1, flag_values=values
-    )
-    flags.DEFINE_bool(
-        "eval_noise",
-        None,
-        "Keep the noise of the noisy layers; default: as in training.",
-        flag_values=values,
-    )
-    flags.DEFINE_float(
-        "eval_epsilon",
-        None,
-        "Epsilon; default: as in training.",
-        lower_bound=0,
-        upper_bound=1,
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
-        "seed", 1, "Seed of the starts and of random actions.", lower_bound=0, flag_values=values
-    )
-
-
+        choices=("noop", "human"),
+    ),
+    "start_file": Flag(None, "Recorded starts, for --starts=human."),
+    "episodes": Flag(200, "Episodes to play.", minimum=1),
+    "num_envs": Flag(8, "Environments stepped together.", minimum=1),
+    "eval_noise": Flag(None, "Keep the noise of the noisy layers; default: as in training.", bool),
+    "eval_epsilon": Flag(None, "Epsilon; default: as in training.", float, minimum=0, maximum=1),
+    "seed": Flag(1, "Seed of the starts and of random actions.", minimum=0),
+}
 COMMAND = Command(
     about=str(__doc__),
-    define_flags=define_flags,
+    options=OPTIONS,
     run=run,
     example="give --run_dir",
     interrupted="interrupted; nothing was written.",

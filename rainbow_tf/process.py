@@ -1,29 +1,47 @@
-"""What this process does to itself: a quiet start of TensorFlow, and stop signals."""
+"""What a process does to itself: a quiet start of TensorFlow, imports by name, stop signals."""
 
 import contextlib
+import importlib
 import os
 import signal
 import sys
 import tempfile
+import textwrap
+import threading
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
+
+from rainbow_tf.config import ConfigError
 
 
 class StopSignals:
-    """Records the first Ctrl-C or SIGTERM for an orderly end; `second` handles the next one."""
+    """Records the first Ctrl-C or SIGTERM for an orderly end; `second` handles the next one.
 
-    def __init__(self, *, second: Callable[[int, Any], Any] | signal.Handlers):
+    Without `second`, the next one has its usual effect. Only the main thread gets signals.
+    """
+
+    def __init__(self, *, second: Callable[[int, Any], Any] | signal.Handlers | None = None):
         self.requested = False
         self._second = second
+        self._usual: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopSignals":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._usual.items():
+            signal.signal(number, handler)
 
     def install(self) -> None:
-        """Handles the signals from here on."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._request)
+        """Handles the signals from here on, to the end of the `with` block if there is one."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._usual[number] = signal.signal(number, self._request)
 
     def _request(self, number: int, frame: object) -> None:
         self.requested = True
-        signal.signal(number, self._second)
+        signal.signal(number, self._usual[number] if self._second is None else self._second)
 
 
 @contextlib.contextmanager
@@ -45,31 +63,30 @@ def _standard_error_held() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _interrupt_kept() -> Iterator[None]:
-    """Raises KeyboardInterrupt for a Ctrl-C inside, even if the code there swallows it.
-
-    A native module that is interrupted during its import raises ImportError instead.
-    """
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield  # ignored, or handled by other code
-        return
-    came = False
-
-    def note(number: int, frame: object) -> None:
-        nonlocal came
-        came = True
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, note)
+def _interrupts_delayed() -> Iterator[None]:
+    """Delivers a Ctrl-C at the end: a native module reports one as a failed import."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
-    except Exception:
-        if not came:
-            raise
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    if came:
-        raise KeyboardInterrupt
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+
+
+def one_line(error: Exception) -> str:
+    """The message of an error from foreign code, for a sentence of ours."""
+    return textwrap.shorten(str(error), 300).rstrip(".") or type(error).__name__
+
+
+def import_module(flag: str, value: str) -> ModuleType:
+    """The module of a flag's module:name."""
+    module = value.partition(":")[0]
+    try:
+        return importlib.import_module(module)
+    except Exception as error:  # a module can raise anything
+        raise ConfigError(
+            f"--{flag}={value} cannot be imported ({one_line(error)}); the module "
+            f"{module} must be installed or in the working folder."
+        ) from error
 
 
 def load_tensorflow(threads: int | None = None) -> None:
@@ -78,7 +95,7 @@ def load_tensorflow(threads: int | None = None) -> None:
     Parts of TensorFlow log before its log level is read, so the level alone is not enough.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    with _interrupt_kept(), _standard_error_held():
+    with _interrupts_delayed(), _standard_error_held():
         import keras  # noqa: F401
         import tensorflow as tf
         import tensorflow_probability  # noqa: F401

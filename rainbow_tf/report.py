@@ -5,47 +5,14 @@ from pathlib import Path
 from absl import flags
 
 from rainbow_tf import __version__
-from rainbow_tf.command import Command
+from rainbow_tf.command import Command, Flag
 from rainbow_tf.config import ConfigError
 from rainbow_tf.reporting.agents import styles
-from rainbow_tf.reporting.chapters import (
-    ablations,
-    end_scores,
-    games,
-    method,
-    missing,
-    over_time,
-    overview,
-    paper,
-    values,
-)
+from rainbow_tf.reporting.chapters import ablations, end_scores, games, over_time, overview, values
 from rainbow_tf.reporting.page import Page
 from rainbow_tf.reporting.wording import game_noun, number_of
-from rainbow_tf.scoring import normalise, study
+from rainbow_tf.scoring import study
 from rainbow_tf.scoring.runs import Run, read_runs
-
-
-def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of a report."""
-    flags.DEFINE_string(
-        "runs", None, "Folder to look for run folders in, at any depth.", flag_values=values
-    )
-    flags.DEFINE_string("out", "report", "Folder to write the report to.", flag_values=values)
-    flags.DEFINE_enum(
-        "published",
-        None,
-        list(normalise.PUBLICATIONS),
-        "Scores to report alone or beside those of --runs. paper: the Rainbow paper. atari100k: "
-        "after 400K frames, from data-efficient Rainbow to BBF. dopamine: curves beside those of "
-        "--runs.",
-        flag_values=values,
-    )
-    flags.DEFINE_bool(
-        "mixed",
-        False,
-        "Show scores of different protocols side by side, labelled, instead of refusing them.",
-        flag_values=values,
-    )
 
 
 def run(given: flags.FlagValues) -> None:
@@ -68,22 +35,13 @@ def write_report(
             "Nothing to report: give --runs, such as --runs=runs/, or --published=paper."
         )
     found: list[Run] = []
-    # Dopamine's curves are labelled as what they are; the other scores must follow our protocol.
-    with_paper = published in ("paper", "atari100k")
     if runs is not None:
+        # Dopamine's curves are labelled as what they are; other scores must follow our protocol.
+        with_paper = published in ("paper", "atari100k")
         found = study.checked_protocols(read_runs(runs), mixed=is_mixed, with_paper=with_paper)
     try:
         page = Page(out, *_title(found, published))
-        if found:
-            _write_runs(page, found, published if with_paper else None, published == "dopamine")
-        elif published is not None:
-            if published == "paper":
-                paper.write(page)
-            ends = end_scores.with_published({}, None, published)
-            end_scores.write(page, ends)
-            games.write(page, ends, [])
-        has_reference = [study.has_reference(run.environment) for run in found] or [True]
-        method.write(page, has_humans=any(has_reference), has_others=not all(has_reference))
+        _write_chapters(page, found, published)
         return page.write(__version__)
     except OSError as error:
         raise ConfigError(
@@ -91,27 +49,32 @@ def write_report(
         ) from error
 
 
-def _write_runs(page: Page, runs: list[Run], published: str | None, with_dopamine: bool) -> None:
-    overview.write(page, runs, with_paper=published is not None)
+def _write_chapters(page: Page, runs: list[Run], published: str | None) -> None:
+    with_paper = published in ("paper", "atari100k")
+    if runs:
+        overview.write(page, runs, with_paper=with_paper)
+    elif published == "paper":
+        end_scores.write_paper(page)
     atari = [run for run in runs if study.has_reference(run.environment)]
     others = [run for run in runs if not study.has_reference(run.environment)]
     counted = study.counted(atari)
-    if atari:
-        over_time.write(page, counted)
+    over_time.write(page, counted)
     ablations.write(page, counted + study.counted(others))
-    if atari:
+    if atari or not runs:
         ends = study.end_scores(counted)
         if published is not None:
-            played = {run.environment for run in counted}
+            played = {run.environment for run in counted} if runs else None
             ends = end_scores.with_published(ends, played, published)
         end_scores.write(page, ends)
-        games.write(page, ends, atari, with_dopamine=with_dopamine)
+        games.write(page, ends, atari, with_dopamine=published == "dopamine")
     if others:
         games.write_environments(page, others)
     values.write(page, runs)
-    missing.write(page, runs)
-    if published == "paper":
-        paper.write(page)
+    if runs:
+        overview.write_missing(page, runs)
+        if published == "paper":
+            end_scores.write_paper(page)
+    overview.write_method(page, has_humans=bool(atari) or not runs, has_others=bool(others))
 
 
 def _title(runs: list[Run], published: str | None) -> tuple[str, str]:
@@ -119,20 +82,32 @@ def _title(runs: list[Run], published: str | None) -> tuple[str, str]:
         return "The scores of Rainbow", "The tables that Hessel et al. published in 2018."
     if not runs:
         return "Atari after 400K frames", "Published scores of Atari 100K agents, 2019 to 2023."
-    environments = sorted({run.environment for run in runs})
+    environments = {run.environment for run in runs}
+    labels = [style.label for style in styles({run.agent for run in runs}).values()]
     title = number_of(game_noun(runs), [len(environments)])
     if len(environments) == 1:
-        title = environments[0].replace("_", " ")
-    look = styles({run.agent for run in runs})
-    agents = number_of("agent", [len(look)])
-    if len(look) == 1:
-        agents = next(iter(look.values())).label
+        title = runs[0].environment.replace("_", " ")
+    agents = labels[0] if len(labels) == 1 else number_of("agent", [len(labels)])
     return f"Rainbow on {title}", f"{number_of('run', [len(runs)])} of {agents}."
 
 
 COMMAND = Command(
     about=str(__doc__),
-    define_flags=define_flags,
+    options={
+        "runs": Flag(None, "Folder to search for runs, at any depth."),
+        "out": Flag("report", "Folder to write the report to."),
+        "published": Flag(
+            None,
+            "Scores to report alone or beside those of --runs. paper: the Rainbow paper. "
+            "atari100k: after 400K frames, from data-efficient Rainbow to BBF. dopamine: curves "
+            "beside those of --runs.",
+            choices=("paper", "atari100k", "dopamine"),
+        ),
+        "mixed": Flag(
+            False,
+            "Show scores of different protocols side by side, labelled, instead of refusing them.",
+        ),
+    },
     run=run,
     example="settings look like --runs=runs/",
     interrupted="interrupted; the report is incomplete.",

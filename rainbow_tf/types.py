@@ -17,6 +17,21 @@ class EnvironmentSpec(NamedTuple):
     frame_stack: int
     num_actions: int
     action_meanings: tuple[str, ...]
+    first_action: int = 0  # the environment's number of action 0
+
+    @property
+    def observation_shape(self) -> tuple[int, ...]:
+        """One observation as networks and clients see it, newest frame last.
+
+        Images are [H, W, S * C], all channels of the oldest frame first; vectors are [D], or
+        [S, D] when stacked.
+        """
+        if len(self.frame_shape) == 1:
+            return (
+                self.frame_shape if self.frame_stack == 1 else (self.frame_stack, *self.frame_shape)
+            )
+        height, width, *channels = self.frame_shape
+        return (height, width, self.frame_stack * int(np.prod(channels)))
 
 
 class StepOutput(NamedTuple):
@@ -31,6 +46,12 @@ class StepOutput(NamedTuple):
     terminal: np.ndarray  # [E] bool, cuts the bootstrap: game over or life lost
     episode_over: np.ndarray  # [E] bool, a reset follows; without `terminal` at the frame cap
     is_first: np.ndarray  # [E] bool, the first observation of an episode
+
+    @classmethod
+    def first(cls, observation: np.ndarray) -> "StepOutput":
+        """The reset of all lanes."""
+        no = np.zeros(len(observation), bool)
+        return cls(observation, no.astype(np.float32), no, no, ~no)
 
 
 class Episode(NamedTuple):

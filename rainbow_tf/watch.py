@@ -5,22 +5,17 @@ python -m rainbow_tf.watch --run_dir=runs/qbert/rainbow/seed_1 --out=qbert.mp4
 
 import itertools
 import sys
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from absl import flags
 from tqdm import tqdm
 
-from rainbow_tf.command import Command, define_snapshot_flags, wants_best
+from rainbow_tf.command import SNAPSHOT_FLAGS, Command, Flag, wants_best
 from rainbow_tf.config import ConfigError
 from rainbow_tf.environments.base import make_environment
 from rainbow_tf.process import load_tensorflow
 from rainbow_tf.runs.folder import read_config
 from rainbow_tf.video.encoder import LARGE, SMALL, check_video, frames_per_second, video
-
-if TYPE_CHECKING:
-    from rainbow_tf.video.panel import Scene
 
 _SECONDS, _GIF_SECONDS = 120.0, 20.0
 
@@ -41,7 +36,8 @@ def run(values: flags.FlagValues) -> None:
     # Imported after the flags are checked: TensorFlow takes seconds to load.
     load_tensorflow(config.tensorflow_threads)
     from rainbow_tf.runs.weights import load_policy
-    from rainbow_tf.video.film import Film, play
+    from rainbow_tf.video.film import play
+    from rainbow_tf.video.panel import Panel
 
     environment = make_environment(
         config, num_envs=1, seed=values.seed, training=False, screens=True
@@ -54,61 +50,47 @@ def run(values: flags.FlagValues) -> None:
             checkpoint=values.checkpoint,
             seed=values.seed,
         )
-        film = Film(config, environment.spec, frames=frames, height=SMALL if is_gif else LARGE)
+        panel = Panel(config, environment.spec, frames=frames, height=SMALL if is_gif else LARGE)
         scenes = play(actor, environment, config=config, episodes=values.episodes)
-        most = max(1, round(seconds * rate))
+        scenes = itertools.islice(scenes, max(1, round(seconds * rate)))
         scores: dict[int, float] = {}  # by episode
-        count = 0
-        with video(path, frames_per_second=rate) as writer:
-            for scene in _shown(itertools.islice(scenes, most)):
-                writer.add(film.picture(scene))
+        interval = 0.5 if sys.stderr.isatty() else 30.0
+        bar = tqdm(scenes, unit="frame", file=sys.stderr, mininterval=interval)
+        with video(path, frames_per_second=rate) as writer, bar:
+            for scene in bar:
+                bar.set_postfix_str(f"score {scene.score:g}", refresh=False)
+                writer.add(panel.picture(scene))
                 scores[scene.episode] = scene.score
-                count += 1
     finally:
         environment.close()
     listed = " and ".join(f"{score:g}" for score in scores.values())
-    print(f"{path} shows {count / rate:.1f} s of play with a score of {listed}.")
+    print(f"{path} shows {bar.n / rate:.1f} s of play with a score of {listed}.")
     if not scene.is_last:
         print("It was cut there; give a larger --max_seconds to see more.")
 
 
-def _shown(scenes: Iterable["Scene"]) -> Iterator["Scene"]:
-    """The same scenes, with a progress bar."""
-    interval = 0.5 if sys.stderr.isatty() else 30.0
-    with tqdm(unit="frame", file=sys.stderr, mininterval=interval) as bar:
-        for scene in scenes:
-            bar.set_postfix_str(f"score {scene.score:g}", refresh=False)
-            bar.update()
-            yield scene
-
-
-def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of this command."""
-    define_snapshot_flags(values)
-    flags.DEFINE_string("out", None, "Video to write: an .mp4 or .gif file.", flag_values=values)
-    flags.DEFINE_integer("episodes", 1, "Games to show.", lower_bound=1, flag_values=values)
-    flags.DEFINE_float(
-        "max_seconds",
-        None,
-        f"Maximum length in seconds; by default {_SECONDS:g}, and {_GIF_SECONDS:g} for a .gif "
-        "(at most 60).",
-        lower_bound=0.1,
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
-        "fps",
-        None,
-        "Agent steps per second; by default the real speed of an Atari game, and 15 otherwise.",
-        lower_bound=1,
-        upper_bound=120,
-        flag_values=values,
-    )
-    flags.DEFINE_integer("seed", 1, "Seed of the games.", lower_bound=0, flag_values=values)
-
-
 COMMAND = Command(
     about=str(__doc__),
-    define_flags=define_flags,
+    options=SNAPSHOT_FLAGS
+    | {
+        "out": Flag(None, "Video to write: an .mp4 or .gif file."),
+        "episodes": Flag(1, "Games to show.", minimum=1),
+        "max_seconds": Flag(
+            None,
+            f"Maximum length in seconds; by default {_SECONDS:g}, and {_GIF_SECONDS:g} for a .gif "
+            "(at most 60).",
+            float,
+            minimum=0.1,
+        ),
+        "fps": Flag(
+            None,
+            "Agent steps per second; by default an Atari game's real speed, and 15 otherwise.",
+            int,
+            minimum=1,
+            maximum=120,
+        ),
+        "seed": Flag(1, "Seed of the games.", minimum=0),
+    },
     run=run,
     example="give --run_dir and --out",
     interrupted="interrupted; no video was written.",

@@ -67,6 +67,8 @@ class Method:
         if failed and not handle._retries:
             return Ref(error=RayActorError("killed"))
         values = [a.value if isinstance(a, Ref) else a for a in arguments]
+        if self._name == "__ray_ready__":
+            return Ref(True)
         try:
             value = getattr(handle.instance, self._name)(*values, **named)
         except Exception as error:

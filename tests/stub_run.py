@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from rainbow_tf import main
+from rainbow_tf import api, main
 from rainbow_tf.config import Config
 from rainbow_tf.replay.replay import make_replay
 from rainbow_tf.runs.store import CHECKPOINTS, CheckpointStore
@@ -139,8 +139,8 @@ def evaluation_environment(config, *, num_envs, seed, training):
 def patch(monkeypatch):
     """Makes `main.train` build stub runs, without the trial that measures speed."""
     monkeypatch.setattr("rainbow_tf.replay.replay.CHUNK_SLOTS", 40)
-    monkeypatch.setattr(main, "load_tensorflow", lambda threads: None)
-    monkeypatch.setattr(main, "build", build)
+    monkeypatch.setattr(api, "load_tensorflow", lambda threads: None)
+    monkeypatch.setattr(api, "build", build)
     monkeypatch.setattr("rainbow_tf.evaluation.evaluator.make_environment", evaluation_environment)
     monkeypatch.setattr(run_module, "describe", lambda *_: "")
     no_films = SimpleNamespace(observe=lambda frames: None)

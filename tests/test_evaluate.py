@@ -236,7 +236,7 @@ def test_recorded_starts(breakout, tmp_path, origin):
         (["--run_dir=nowhere"], "is not a run folder"),
         (["--run_dir=RUN", "--starts=human"], "needs --start_file"),
         (["--run_dir=RUN", "--start_file=starts.json"], "is for --starts=human"),
-        (["--run_dir=RUN", "--starts=human", "--start_file=none.json"], "none.json cannot be read"),
+        (["--run_dir=RUN", "--starts=human", "--start_file=none.json"], "none.json cannot be used"),
         (["--run_dir=RUN", "--starts=human", "--start_file=PONG"], "is of pong"),
         (["--run_dir=RUN", "--checkpoint=1", "--snapshot=best"], "exclude each other"),
         (["--run_dir=RUN", "--snapshot=latest"], "no intact checkpoint"),

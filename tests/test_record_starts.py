@@ -23,7 +23,7 @@ from rainbow_tf.starts.keyboard import choose_action
 
 def parse(*arguments):
     values = flags.FlagValues()
-    record_starts.define_flags(values)
+    record_starts.COMMAND.define_flags(values)
     values(["record_starts", *arguments])
     return values
 
@@ -59,16 +59,16 @@ def test_random_games(tmp_path, capsys):
 def test_a_recording_goes_on_where_it_was_interrupted(tmp_path, monkeypatch, capsys):
     arguments = ["--trajectories=4", "--max_frames=120"]
     record(tmp_path / "whole.json", *arguments)
-    play, calls = record_starts._play, []
+    calls = []
 
-    def interrupted(*args):
+    def interrupted(*args, **kwargs):
         calls.append(args)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return play(*args)
+        return starts.Recording(*args, **kwargs)
 
     output = tmp_path / "parts.json"
-    monkeypatch.setattr(record_starts, "_play", interrupted)
+    monkeypatch.setattr(record_starts, "Recording", interrupted)
     with pytest.raises(KeyboardInterrupt):
         record(output, *arguments)
     assert len(starts.read(output).trajectories) == 2
@@ -128,15 +128,21 @@ def test_a_policy_is_never_called_human(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--game=pong", "--output=x.json"], "Give --player"),
-        (["--game=pong", "--player=random"], "Give --output"),
+        (["--game=pong", "--output=x.json"], "Give --player and --output"),
+        (["--game=pong", "--player=random"], "Give --player and --output"),
         (["--player=random", "--output=x.json"], "Give --game"),
         (["--game=quake", "--player=random", "--output=x.json"], "--game=quake is not one"),
         (["--game=pong", "--player=policy", "--output=x.json"], "need each other"),
         (["--player=random", "--run_dir=x", "--output=x.json"], "need each other"),
         (["--player=policy", "--run_dir=x", "--output=x.json"], "not a run folder"),
-        (["--player=policy", "--run_dir=RUN", "--output=x.json", "--game=pong"], "plays breakout"),
-        (["--player=policy", "--run_dir=RUN", "--output=x.json", "--action_repeat=2"], "not the"),
+        (
+            ["--player=policy", "--run_dir=RUN", "--output=x.json", "--game=pong"],
+            "not the run's breakout",
+        ),
+        (
+            ["--player=policy", "--run_dir=RUN", "--output=x.json", "--action_repeat=2"],
+            "not the run's 4",
+        ),
         (["--game=pong", "--player=random", "--output=FILE/x.json"], "cannot be written"),
     ],
 )
@@ -165,12 +171,12 @@ PONG = (Action.NOOP, Action.FIRE, Action.RIGHT, Action.LEFT, Action.RIGHTFIRE, A
     ("held", "actions", "expected"),
     [
         (set(), ALL, "NOOP"),
-        ({"UP", "RIGHT", "FIRE"}, ALL, "UPRIGHTFIRE"),
-        ({"DOWN", "LEFT"}, ALL, "DOWNLEFT"),
-        ({"UP", "DOWN", "LEFT", "RIGHT"}, PONG, "RIGHT"),
-        ({"UP", "FIRE"}, PONG, "FIRE"),
-        ({"LEFT", "FIRE"}, PONG, "LEFTFIRE"),
-        ({"UP"}, PONG, "NOOP"),
+        ({"up", "right", "space"}, ALL, "UPRIGHTFIRE"),
+        ({"down", "left"}, ALL, "DOWNLEFT"),
+        ({"up", "down", "left", "right"}, PONG, "RIGHT"),
+        ({"up", "space"}, PONG, "FIRE"),
+        ({"left", "space"}, PONG, "LEFTFIRE"),
+        ({"up"}, PONG, "NOOP"),
     ],
 )
 def test_held_keys_become_an_action_of_the_game(held, actions, expected):
@@ -204,25 +210,25 @@ class Person:
 
 
 def test_a_person_s_games(tmp_path, monkeypatch):
-    nothing, fire = ([], set()), ([], {"FIRE"})
+    nothing, fire = ([], set()), ([], {"space"})
     person = Person(
         [
             *[nothing] * 3,  # nothing is recorded before it begins
-            (["enter"], set()),
+            (["return"], set()),
             *[fire] * 10,
-            (["pause"], set()),
+            (["p"], set()),
             *[fire] * 5,
-            (["pause"], {"LEFT"}),
-            *[([], {"LEFT"})] * 9,
-            (["enter"], set()),  # the first is kept
-            (["enter"], {"RIGHT"}),
+            (["p"], {"left"}),
+            *[([], {"left"})] * 9,
+            (["return"], set()),  # the first is kept
+            (["return"], {"right"}),
             *[fire] * 3,
-            (["discard"], set()),
-            (["enter"], {"RIGHT"}),
-            *[([], {"RIGHT"})] * 29,  # the most frames are reached
-            (["enter"], set()),
+            (["backspace"], set()),
+            (["return"], {"right"}),
+            *[([], {"right"})] * 29,  # the most frames are reached
+            (["return"], set()),
             *[fire] * 3,
-            (["quit"], set()),
+            (["escape"], set()),
         ]
     )
     monkeypatch.setattr("rainbow_tf.starts.keyboard.Keyboard", person)
@@ -236,7 +242,7 @@ def test_a_person_s_games(tmp_path, monkeypatch):
     ]
     assert person.is_closed
     assert person.lines[0] == "Game 1 of 5, 0 s: Enter to begin"
-    assert "Game 1 of 5, 0 s: paused, P to go on" in person.lines
+    assert "Game 1 of 5, 0 s: paused, P to resume" in person.lines
     assert person.lines[-1] == "Game 3 of 5, 0 s: recording"
     check_replays(start_file)
 
@@ -254,15 +260,15 @@ def test_a_window_hears_its_keys(monkeypatch):
 
     for key in (pygame.K_LEFT, pygame.K_SPACE, pygame.K_RETURN, pygame.K_q):
         press(pygame.KEYDOWN, key)
-    assert keyboard.poll() == ["enter"]
-    assert keyboard.held == {"LEFT", "FIRE"}
+    assert keyboard.poll() == ["left", "space", "return", "q"]
+    assert keyboard.held == {"left", "space", "return", "q"}
     press(pygame.KEYUP, pygame.K_LEFT)
     press(pygame.KEYDOWN, pygame.K_BACKSPACE)
-    assert keyboard.poll() == ["discard"]
-    assert keyboard.held == {"FIRE"}
+    assert keyboard.poll() == ["backspace"]
+    assert keyboard.held == {"space", "return", "q", "backspace"}
     pygame.event.post(pygame.event.Event(pygame.WINDOWFOCUSLOST))
     pygame.event.post(pygame.event.Event(pygame.QUIT))
-    assert keyboard.poll() == ["quit"]
+    assert keyboard.poll() == ["escape"]
     assert keyboard.held == set()
     screen = np.zeros((210, 160, 3), np.uint8)
     screen[:105, :80] = (200, 100, 50)

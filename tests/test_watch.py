@@ -13,6 +13,7 @@ from rainbow_tf.config import Config
 from rainbow_tf.environments.base import make_environment
 from rainbow_tf.runs.store import Best
 from rainbow_tf.runs.weights import write_best
+from rainbow_tf.video.panel import Panel
 
 
 def make_run(folder, config):
@@ -82,17 +83,19 @@ def test_a_whole_game_is_not_cut(run_command, runs, tmp_path):
 
 
 def test_an_interrupt_leaves_no_file(run_command, runs, tmp_path, monkeypatch):
-    def interrupted(scenes):
-        for number, scene in enumerate(scenes):
-            if number == 3:
-                assert [path.name for path in tmp_path.iterdir()] == [".game.part.mp4"]
-                signal.raise_signal(signal.SIGINT)
-            yield scene
+    draw = Panel.picture
 
-    monkeypatch.setattr(watch, "_shown", interrupted)
+    def interrupted(panel, scene):
+        if scene.step == 3:
+            assert not (tmp_path / "game.mp4").exists()
+            signal.raise_signal(signal.SIGINT)
+        return draw(panel, scene)
+
+    monkeypatch.setattr(Panel, "picture", interrupted)
     out = tmp_path / "game.mp4"
     result = run_command("watch", f"--run_dir={runs / 'cartpole'}", f"--out={out}")
-    assert result == (1, "", "rainbow_tf: interrupted; no video was written.\n")
+    assert (result.status, result.stdout) == (1, "")
+    assert result.stderr.endswith("\nrainbow_tf: interrupted; no video was written.\n")
     assert not list(tmp_path.iterdir())
 
 

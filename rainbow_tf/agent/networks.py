@@ -5,7 +5,8 @@ For A3C: observations -> policy logits and state values.
 
 import functools
 import math
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
@@ -20,8 +21,12 @@ from rainbow_tf.agent.layers import (
     scaled,
 )
 from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.process import import_module, one_line
 from rainbow_tf.types import EnvironmentSpec
 
+_TORSO = "torso.keras"  # in the run folder
+# Torsos that were given as Python functions, by their names in the settings.
+given: dict[str, Callable[[EnvironmentSpec], keras.Model]] = {}
 # (filters, kernel, stride) per convolution, units of the dense torso, units of the head.
 _ARCHITECTURES: dict[str, tuple[tuple[tuple[int, int, int], ...], tuple[int, ...], int]] = {
     "nature": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), (), 512),
@@ -32,6 +37,46 @@ _ARCHITECTURES: dict[str, tuple[tuple[tuple[int, int, int], ...], tuple[int, ...
 }
 
 
+@keras.saving.register_keras_serializable(package="rainbow_tf")
+class Torso(keras.layers.Layer):
+    """Images or vectors -> features [B, F]: convolutions with ReLUs, if any, then flattened."""
+
+    def __init__(
+        self, convolutions: Sequence[Sequence[int]], *, seeds: Sequence[int | None], **kwargs
+    ):
+        super().__init__(**kwargs)
+        self._config = {"convolutions": convolutions, "seeds": seeds}
+        self.convolutions = [
+            (PatchConv2D if kernel == stride else keras.layers.Conv2D)(
+                filters,
+                kernel,
+                stride,
+                padding="valid",
+                activation="relu",
+                kernel_initializer=fan_in_uniform(seed),
+            )
+            for (filters, kernel, stride), seed in zip(convolutions, seeds, strict=True)
+        ]
+
+    def build(self, input_shape):
+        """Builds the convolutions for these images."""
+        for layer in self.convolutions:
+            layer.build(input_shape)
+            input_shape = layer.compute_output_shape(input_shape)
+
+    def call(self, inputs):
+        """[B, H, W, C] or [B, ...] -> [B, F]; bytes are scaled to [0, 1]."""
+        for layer in self.convolutions:
+            inputs = layer(inputs if isinstance(layer, PatchConv2D) else scaled(inputs))
+        inputs = scaled(inputs)
+        return ops.reshape(inputs, (-1, math.prod(inputs.shape[1:])))
+
+    def get_config(self):
+        """The arguments that make this layer again."""
+        return {**super().get_config(), **self._config}
+
+
+@keras.saving.register_keras_serializable(package="rainbow_tf")
 class Network(keras.Model):
     """Observations [B, S, *frame] -> outputs of the head.
 
@@ -42,88 +87,141 @@ class Network(keras.Model):
     def __init__(
         self,
         *,
-        architecture: str,
-        make_head: Callable[..., keras.layers.Layer],
-        noisy: bool,
-        sigma0: float,
-        seed: int,
+        torso: keras.layers.Layer,
+        hidden: Sequence[keras.layers.Layer],
+        head: keras.layers.Layer,
         **kwargs,
     ):
         super().__init__(**kwargs)
-        convolutions, torso_units, head_units = _ARCHITECTURES[architecture]
-        seeds = iter(np.random.SeedSequence(seed).generate_state(8).astype(int) // 2)
-        self.convolutions = [
-            (PatchConv2D if kernel == stride else keras.layers.Conv2D)(
-                filters,
-                kernel,
-                stride,
-                padding="valid",
-                activation="relu",
-                kernel_initializer=fan_in_uniform(int(next(seeds))),
-            )
-            for filters, kernel, stride in convolutions
-        ]
-        self.torso = [
-            dense(units, noisy=noisy, sigma0=sigma0, activation="relu", seed=int(next(seeds)))
-            for units in torso_units
-        ]
-        self.head = make_head(hidden_units=head_units, seed=int(next(seeds)))
+        self.torso = torso
+        self.hidden = list(hidden)
+        self.head = head
 
     def call(self, observations, training=False, noise_per_example=False):
         """Adds noise if `training`: one draw for the batch, or one per example."""
-        features = self._features(observations)
+        features = self.torso(channels_last(observations))
         if noise_per_example:
             features = features[:, None]  # groups of one: noisy layers draw noise per group
-        for layer in self.torso:
+        for layer in self.hidden:
             features = layer(features, training=training)
         outputs = self.head(features, training=training)
         return outputs[:, 0] if noise_per_example else outputs
-
-    def _features(self, observations):  # [B, S, *frame] -> [B, F]
-        inputs = observations
-        if self.convolutions:
-            if len(inputs.shape) == 4:
-                inputs = inputs[..., None]  # grey frames have one channel
-            inputs = ops.transpose(inputs, (0, 2, 3, 1, 4))  # [B, H, W, S, C]
-            # Static except for the batch: Keras convolves unknown channels only with XLA.
-            _, height, width, stack, channels = inputs.shape
-            inputs = ops.reshape(inputs, (-1, height, width, stack * channels))
-        for layer in self.convolutions:
-            inputs = layer(inputs if isinstance(layer, PatchConv2D) else scaled(inputs))
-        inputs = scaled(inputs)
-        return ops.reshape(inputs, (-1, math.prod(inputs.shape[1:])))
 
     def noise_scales(self) -> dict[str, float]:
         """Mean absolute sigma of every noisy layer, by layer path."""
         layers = [layer for layer in self._flatten_layers() if hasattr(layer, "noise_scale")]
         return {layer.path: float(layer.noise_scale()) for layer in layers}
 
+    def get_config(self):
+        """The layers, as Keras stores them."""
+        return {
+            **super().get_config(),
+            "torso": keras.saving.serialize_keras_object(self.torso),
+            "hidden": [keras.saving.serialize_keras_object(layer) for layer in self.hidden],
+            "head": keras.saving.serialize_keras_object(self.head),
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        """The network of these layers."""
+        make = keras.saving.deserialize_keras_object
+        hidden = [make(layer) for layer in config.pop("hidden")]
+        torso, head = make(config.pop("torso")), make(config.pop("head"))
+        return cls(torso=torso, hidden=hidden, head=head, **config)
+
+
+def channels_last(observations):
+    """[B, S, *frame] -> images [B, H, W, S * C], vectors [B, D] if S is 1, others as they are."""
+    rank = len(observations.shape) - 2
+    if rank not in (2, 3):
+        return observations[:, 0] if observations.shape[1] == 1 else observations
+    if rank == 2:
+        observations = observations[..., None]  # grey frames have one channel
+    inputs = ops.transpose(observations, (0, 2, 3, 1, 4))  # [B, H, W, S, C]
+    # Static except for the batch: Keras convolves unknown channels only with XLA.
+    _, height, width, stack, channels = inputs.shape
+    return ops.reshape(inputs, (-1, height, width, stack * channels))
+
 
 def make_network(config: Config, spec: EnvironmentSpec, *, seed: int, name: str) -> Network:
     """The network of the settings, built for the environment."""
-    make_head: Callable[..., keras.layers.Layer]
+    convolutions, units, head_units = _architecture(config, spec)
+    seeds = (np.random.SeedSequence(seed).generate_state(8).astype(int) // 2).tolist()
+    seeds, torso_seeds = seeds[len(convolutions) :], seeds[: len(convolutions)]
+    make_dense = functools.partial(dense, noisy=config.noisy, sigma0=config.noisy_sigma)
+    hidden = [make_dense(count, activation="relu", seed=seeds.pop(0)) for count in units]
+    head: keras.layers.Layer
     if config.algorithm == "a3c":
-        make_head = functools.partial(PolicyHead, num_actions=spec.num_actions)
+        head = PolicyHead(spec.num_actions, hidden_units=head_units, seed=seeds.pop(0))
     else:
-        make_head = functools.partial(
-            ReturnHead,
-            num_actions=spec.num_actions,
-            num_atoms=config.num_atoms if config.distributional else 1,
+        head = ReturnHead(
+            spec.num_actions,
+            config.num_atoms if config.distributional else 1,
+            hidden_units=head_units,
             dueling=config.dueling,
             noisy=config.noisy,
             sigma0=config.noisy_sigma,
+            seed=seeds.pop(0),
         )
-    network = Network(
-        architecture=_architecture(config, spec),
-        make_head=make_head,
-        noisy=config.noisy,
-        sigma0=config.noisy_sigma,
-        seed=seed,
-        name=name,
-    )
+    torso = Torso(convolutions, seeds=torso_seeds)
+    if is_own(config):
+        torso = _own_torso(config, spec, seed)
+    network = Network(torso=torso, hidden=hidden, head=head, name=name)
     network(np.zeros((1, spec.frame_stack, *spec.frame_shape), spec.frame_dtype))
     _spread_biases(network, np.random.default_rng(seed))
     return network
+
+
+def is_own(config: Config) -> bool:
+    """Whether the torso is the user's."""
+    return ":" in config.network
+
+
+def store_torso(config: Config, network: Network) -> None:
+    """Stores a torso of one's own in the run folder, which needs its function no more."""
+    path = config.folder / _TORSO
+    if is_own(config) and not path.exists():
+        aside = path.with_name(f".part_{_TORSO}")
+        network.torso.save(aside)
+        aside.replace(path)
+
+
+def _own_torso(config: Config, spec: EnvironmentSpec, seed: int) -> keras.Model:
+    """The run folder's torso, or one that the user's function makes."""
+    stored = config.folder / _TORSO
+    if stored.exists() and not config.restart:
+        try:
+            return keras.saving.load_model(stored, compile=False)
+        except Exception as error:  # Keras raises almost anything
+            raise ConfigError(f"{stored} cannot be loaded ({one_line(error)}).") from error
+    module, _, name = config.network.partition(":")
+    make = given.get(config.network)
+    if make is None:
+        make = getattr(import_module("network", config.network), name, None)
+    if make is None:
+        raise ConfigError(f"--network={config.network}: {module} has no function {name}.")
+    state = random.getstate()
+    random.seed(seed)  # Keras seeds its initializers from Python's generator
+    try:
+        torso = make(spec)
+        features = torso(np.zeros((2, *spec.observation_shape), spec.frame_dtype))
+        shape = tuple(features.shape)
+        copy = keras.saving.serialize_keras_object(torso)
+        keras.saving.deserialize_keras_object(copy, safe_mode=True)
+    except Exception as error:  # the user's function can raise anything
+        raise ConfigError(
+            f"--network={config.network} failed ({one_line(error)}); it must return a Keras model "
+            f"without Lambda layers that takes batches of {spec.observation_shape} "
+            f"{spec.frame_dtype}."
+        ) from error
+    finally:
+        random.setstate(state)
+    if len(shape) != 2 or shape[0] != 2:
+        raise ConfigError(
+            f"--network={config.network} maps a batch of 2 observations to {shape}; features must "
+            "be [2, F]. End it with keras.layers.Flatten()."
+        )
+    return torso
 
 
 def _spread_biases(network: Network, rng: np.random.Generator) -> None:
@@ -131,7 +229,8 @@ def _spread_biases(network: Network, rng: np.random.Generator) -> None:
 
     With zero biases, a network with small inputs is slow to learn a constant.
     """
-    for layer in network._flatten_layers():
+    convolutions = getattr(network.torso, "convolutions", [])  # a torso of one's own keeps its own
+    for layer in (*convolutions, *network.hidden, *network.head._flatten_layers()):
         if isinstance(layer, (keras.layers.Dense, keras.layers.Conv2D)):
             bound = np.prod(layer.kernel.shape[:-1]) ** -0.5
             layer.bias.assign(rng.uniform(-bound, bound, layer.bias.shape))
@@ -144,13 +243,14 @@ def make_support(config: Config) -> np.ndarray | None:
     return np.linspace(config.v_min, config.v_max, config.num_atoms, dtype=np.float32)
 
 
-def _architecture(config: Config, spec: EnvironmentSpec) -> str:
+def _architecture(config: Config, spec: EnvironmentSpec) -> tuple:
     name = config.network
     is_image = len(spec.frame_shape) in (2, 3)
     size = min(spec.frame_shape[:2]) if is_image else 0
-    if name == "auto":  # the largest whose kernels fit
+    if name == "auto" or is_own(config):  # the largest whose kernels fit
         large = "dqn2013" if config.algorithm == "a3c" else "nature"
-        return large if size >= 36 else "minatar" if size >= 3 else "mlp"
+        found = _ARCHITECTURES[large if size >= 36 else "minatar" if size >= 3 else "mlp"]
+        return found if name == "auto" else ((), (), found[-1])
     convolutions, _, _ = _ARCHITECTURES[name]
     for _, kernel, stride in convolutions:
         size = (size - kernel) // stride + 1
@@ -159,4 +259,4 @@ def _architecture(config: Config, spec: EnvironmentSpec) -> str:
             f"--network={name} needs larger images than frames of shape {spec.frame_shape}; "
             "omit --network to choose one automatically."
         )
-    return name
+    return _ARCHITECTURES[name]

@@ -1,10 +1,10 @@
 """Connects to Ray: a cluster of this process's own, or a running one."""
 
+import functools
 import logging
 import os
 import socket
 from types import ModuleType
-from typing import Any
 
 from rainbow_tf.config import ConfigError
 
@@ -45,29 +45,25 @@ def connect(
     ray = import_ray(wanted_by)
     if ray.is_initialized():
         return ray
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address is None:
-        options |= {
-            "include_dashboard": False,
-            "num_cpus": num_cpus,
-            "object_store_memory": object_bytes,
-        }
+    start = functools.partial(ray.init, log_to_driver=False, logging_level=logging.ERROR)
     try:
-        if address is not None:
+        if address is None:
+            # Not None: RAY_ADDRESS could name another cluster.
+            own = {"num_cpus": num_cpus, "object_store_memory": object_bytes}
+            start(address="local", include_dashboard=False, **own)
+        else:
             _check_answers(address)
-        # Not None for our own cluster: RAY_ADDRESS could name another one.
-        ray.init(address=address or "local", **options)
+            start(address=address)
     except Exception as error:  # Ray raises many types, some bare Exceptions
         reason = " ".join(str(error).split())
-        if address is None:
-            raise ConfigError(
-                f"{wanted_by} could not start Ray on this machine ({reason}); retry when it "
-                "is less busy."
-            ) from error
-        raise ConfigError(
-            f"--address={address} cannot be used ({reason}); give the address of a running Ray "
-            "cluster, such as --address=auto on one of its nodes, or leave it out."
-        ) from error
+        sentence = (
+            f"{wanted_by} could not start Ray on this machine ({reason}); retry when it is less "
+            "busy."
+            if address is None
+            else f"--address={address} cannot be used ({reason}); give the address of a running "
+            "Ray cluster, such as --address=auto on one of its nodes, or leave it out."
+        )
+        raise ConfigError(sentence) from error
     return ray
 
 

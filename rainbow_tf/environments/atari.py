@@ -52,15 +52,9 @@ class AtariEnvironment:
         if self._screens is not None:
             self._screen = self._screens.reset(seed=self._seeds)[0][0, -1]
         self._lives = info["lives"]
-        num_envs = len(self._lives)
-        self._episode_over = np.zeros(num_envs, bool)
-        return StepOutput(
-            observation=observation,
-            reward=np.zeros(num_envs, np.float32),
-            terminal=np.zeros(num_envs, bool),
-            episode_over=self._episode_over,
-            is_first=np.ones(num_envs, bool),
-        )
+        output = StepOutput.first(observation)
+        self._episode_over = output.episode_over
+        return output
 
     def step(self, actions: np.ndarray) -> StepOutput:
         """Repeats each action for `action_repeat` frames; a lane whose episode ended restarts."""

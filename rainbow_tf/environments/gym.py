@@ -2,18 +2,25 @@
 
 import difflib
 import functools
+import inspect
 import os
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.process import import_module, one_line
 from rainbow_tf.types import EnvironmentSpec, StepOutput
 
+# Environments that were given as Python objects, by their names in the settings.
+given: dict[str, Callable[..., gymnasium.Env]] = {}
 _MINATAR_ACTIONS = ("NOOP", "LEFT", "UP", "RIGHT", "DOWN", "FIRE")
 
 
@@ -42,13 +49,13 @@ class GymEnvironment:
         self._is_fresh = True
         actions = _check_actions(config.environment, self._env.single_action_space)
         frame = _check_observation(config.environment, self._env.single_observation_space)
-        self._first_action = int(actions.start)
         self.spec = EnvironmentSpec(
             frame_shape=frame.shape,
             frame_dtype=_frame_dtype(frame),
             frame_stack=config.stack,
             num_actions=int(actions.n),
             action_meanings=_action_meanings(self._env.envs[0], int(actions.n)),
+            first_action=int(actions.start),
         )
         self._stack = np.zeros((num_envs, config.stack, *frame.shape), self.spec.frame_dtype)
         self._episode_over = np.zeros(num_envs, bool)
@@ -60,21 +67,21 @@ class GymEnvironment:
             self._env.close()
             self._env = self._make()
         self._is_fresh = False
-        frame, _ = self._env.reset(seed=self._seeds)
-        num_envs = len(self._seeds)
-        is_first = np.ones(num_envs, bool)
-        self._episode_over = np.zeros(num_envs, bool)
-        return StepOutput(
-            observation=self._observe(frame, is_first),
-            reward=np.zeros(num_envs, np.float32),
-            terminal=np.zeros(num_envs, bool),
-            episode_over=self._episode_over,
-            is_first=is_first,
-        )
+        try:
+            frame, _ = self._env.reset(seed=self._seeds)
+        except ValueError as error:
+            space = self._env.single_observation_space
+            raise ConfigError(
+                f"The environment's reset() failed ({one_line(error)}); its observations must be "
+                f"in its observation_space, {space}."
+            ) from error
+        output = StepOutput.first(self._observe(frame, np.ones(len(frame), bool)))
+        self._episode_over = output.episode_over
+        return output
 
     def step(self, actions: np.ndarray) -> StepOutput:
         """Steps every lane once; a lane whose episode ended restarts."""
-        frame, reward, terminated, truncated, _ = self._env.step(actions + self._first_action)
+        frame, reward, terminated, truncated, _ = self._env.step(actions + self.spec.first_action)
         is_first, self._episode_over = self._episode_over, terminated | truncated
         return StepOutput(
             observation=self._observe(frame, is_first),
@@ -92,7 +99,7 @@ class GymEnvironment:
         except gymnasium.error.DependencyNotInstalled as error:
             raise ConfigError(
                 f"{env.spec.id if env.spec else 'The environment'} cannot be drawn "
-                f"({_one_line(error)}); install its rendering dependencies."
+                f"({one_line(error)}); install its rendering dependencies."
             ) from error
         # MinAtar renders floats in [0, 1].
         return screen if screen.dtype == np.uint8 else (255 * screen).astype(np.uint8)
@@ -122,7 +129,7 @@ def _make_lanes(
         warnings.simplefilter("ignore")
         try:
             lanes = gymnasium.make_vec(
-                environment,
+                _entry(environment),
                 num_envs=num_envs,
                 vectorization_mode="sync",
                 vector_kwargs={"autoreset_mode": AutoresetMode.NEXT_STEP, "copy": False},
@@ -130,10 +137,12 @@ def _make_lanes(
                 disable_env_checker=True,
                 **({"render_mode": "rgb_array"} if screens else {}),
             )
+        except ConfigError:
+            raise
         except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
             raise ConfigError(
                 f"--environment={environment} needs a package that is not installed "
-                f"({_one_line(error)}); install it or give another --environment."
+                f"({one_line(error)}); install it or give another --environment."
             ) from error
         except Exception as error:  # a constructor can raise anything
             if environment not in gymnasium.registry and isinstance(error, gymnasium.error.Error):
@@ -145,11 +154,29 @@ def _make_lanes(
                     f"--environment={environment} is not known to Gymnasium; {hint}"
                 ) from error
             raise ConfigError(
-                f"--environment={environment} cannot be created ({_one_line(error)}); "
+                f"--environment={environment} cannot be created ({one_line(error)}); "
                 "repair it or give another --environment."
             ) from error
     assert isinstance(lanes, SyncVectorEnv)
     return lanes
+
+
+def _entry(environment: str) -> str | EnvSpec:
+    """The id of a registered environment, or the entry of one that is a Python object."""
+    make = given.get(environment)
+    if make is None and ":" in environment:
+        name = environment.partition(":")[2]
+        module = import_module("environment", environment)
+        make = None if name in gymnasium.registry else getattr(module, name, None)
+    if make is None:
+        return environment
+    parameters = inspect.signature(make).parameters
+
+    def create(**options: Any) -> gymnasium.Env:
+        """Leaves out a render mode that the environment does not take."""
+        return make(**{name: value for name, value in options.items() if name in parameters})
+
+    return EnvSpec(environment, entry_point=create)
 
 
 def _register_minatar() -> None:
@@ -203,7 +230,3 @@ def _action_meanings(env: gymnasium.Env, num_actions: int) -> tuple[str, ...]:
     if type(env.unwrapped).__module__.startswith("minatar."):
         return tuple(_MINATAR_ACTIONS[action] for action in env.get_wrapper_attr("action_set"))
     return tuple(str(action) for action in range(num_actions))
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()).rstrip(".")

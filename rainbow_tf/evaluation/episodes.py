@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rainbow_tf.config import Config
+from rainbow_tf.console import progress_bar
 from rainbow_tf.environments.base import Environment
 from rainbow_tf.types import Policy
 
@@ -133,3 +134,21 @@ def play_budget(
         yield [episode for _, episode in finished]
         if games.steps >= steps:
             playing -= {lane for lane, _ in finished}
+
+
+def evaluate(
+    policy: Policy, environment: Environment, *, config: Config, episodes: int, num_lanes: int
+) -> list[EvaluatedEpisode]:
+    """Plays episodes with a progress bar, and closes the environment."""
+    played: dict[int, EvaluatedEpisode] = {}
+    try:
+        games = EvaluationGames(policy, environment, config=config)
+        with progress_bar(total=episodes, unit="episode") as bar:
+            for number, episode in play_episodes(games, num_lanes=num_lanes, episodes=episodes):
+                played[number] = episode
+                # Not the mean so far: short episodes finish first.
+                bar.set_postfix_str(f"{games.steps:,} steps, last {episode.score:g}", refresh=False)
+                bar.update()
+    finally:
+        environment.close()
+    return [played[number] for number in range(episodes)]

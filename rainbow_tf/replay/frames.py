@@ -1,33 +1,14 @@
 """Rings of single frames, one per lane; observations are stacked when they are read."""
 
-from typing import Protocol
+from typing import Any
 
 import lz4.block
 import numpy as np
 
 
-class FrameRing(Protocol):
+class FrameRing:
     """`length` frames per lane, written in lockstep; every frame is stored once."""
 
-    def write(self, position: int, frames: np.ndarray) -> None:
-        """Writes one new frame per lane."""
-
-    def gather(self, slots: np.ndarray, ages: np.ndarray, out: np.ndarray) -> None:
-        """Fills out [M, S, *frame] with the stacks that end at `slots`.
-
-        `ages` are the numbers of earlier frames in the episode; frames before it are zeros.
-        """
-
-    def get(self, slots: np.ndarray) -> np.ndarray:
-        """The frames [M, *frame] of the slots."""
-
-    def set(self, slots: np.ndarray, frames: np.ndarray) -> None:
-        """Writes frames into the slots."""
-
-
-class RawFrameRing:
-    """Uncompressed frames."""
-
     def __init__(
         self,
         *,
@@ -38,58 +19,53 @@ class RawFrameRing:
         stack: int,
     ):
         self._length = length
-        # Allocated lazily: memory use grows as the ring fills.
-        self._frames = np.zeros((num_lanes * length, *frame_shape), frame_dtype)
+        self._frame_shape = frame_shape
+        self._dtype = frame_dtype
         self._lane_starts = np.arange(num_lanes) * length
         self._back = np.arange(stack - 1, -1, -1)  # newest frame last
+        self._frames = self._empty(num_lanes * length)
 
-    def write(self, position: int, frames: np.ndarray) -> None:
-        """Writes one new frame per lane."""
-        self._frames[self._lane_starts + position] = frames
-
-    def gather(self, slots: np.ndarray, ages: np.ndarray, out: np.ndarray) -> None:
-        """Fills out with the stacks that end at `slots`."""
-        wanted = _stacked_slots(slots, self._back, self._length)
-        # With the default mode NumPy gathers into a second buffer first.
-        np.take(self._frames, wanted, axis=0, out=out, mode="clip")
-        out[self._back > ages[:, None]] = 0
-
-    def get(self, slots: np.ndarray) -> np.ndarray:
-        """The frames of the slots."""
-        return self._frames[slots]
-
-    def set(self, slots: np.ndarray, frames: np.ndarray) -> None:
-        """Writes frames into the slots."""
-        self._frames[slots] = frames
-
-
-class Lz4FrameRing:
-    """Frames compressed one by one: a quarter of the memory, but a slower gather."""
-
-    def __init__(
-        self,
-        *,
-        num_lanes: int,
-        length: int,
-        frame_shape: tuple[int, ...],
-        frame_dtype: np.dtype,
-        stack: int,
-    ):
-        self._length = length
-        self._dtype = frame_dtype
-        self._frame_shape = frame_shape
-        self._frame_bytes = int(np.prod(frame_shape)) * frame_dtype.itemsize
-        self._frames: list[bytes] = [b""] * (num_lanes * length)
-        self._lane_starts = np.arange(num_lanes) * length
-        self._back = np.arange(stack - 1, -1, -1)
+    def _empty(self, slots: int) -> Any:
+        # Allocated lazily: memory use grows as the ring fills.
+        return np.zeros((slots, *self._frame_shape), self._dtype)
 
     def write(self, position: int, frames: np.ndarray) -> None:
         """Writes one new frame per lane."""
         self.set(self._lane_starts + position, frames)
 
     def gather(self, slots: np.ndarray, ages: np.ndarray, out: np.ndarray) -> None:
+        """Fills out [M, S, *frame] with the stacks that end at `slots`.
+
+        `ages` are the numbers of earlier frames in the episode; frames before it are zeros.
+        """
+        # With the default mode NumPy gathers into a second buffer first.
+        np.take(self._frames, self._stacked(slots), axis=0, out=out, mode="clip")
+        out[self._back > ages[:, None]] = 0
+
+    def get(self, slots: np.ndarray) -> np.ndarray:
+        """The frames [M, *frame] of the slots."""
+        return self._frames[slots]
+
+    def set(self, slots: np.ndarray, frames: np.ndarray) -> None:
+        """Writes frames into the slots."""
+        self._frames[slots] = frames
+
+    def _stacked(self, slots: np.ndarray) -> np.ndarray:
+        """The slots [M, S] of the stacks that end at `slots`; wraps within each lane's ring."""
+        positions = slots % self._length
+        return (slots - positions)[:, None] + (positions[:, None] - self._back) % self._length
+
+
+class Lz4FrameRing(FrameRing):
+    """Frames compressed one by one: a quarter of the memory, but a slower gather."""
+
+    def _empty(self, slots: int) -> list[bytes]:
+        self._frame_bytes = int(np.prod(self._frame_shape)) * self._dtype.itemsize
+        return [b""] * slots
+
+    def gather(self, slots: np.ndarray, ages: np.ndarray, out: np.ndarray) -> None:
         """Fills out with the stacks that end at `slots`."""
-        wanted = _stacked_slots(slots, self._back, self._length)
+        wanted = self._stacked(slots)
         rows = out.reshape(wanted.size, -1).view(np.uint8)
         is_there = self._back <= ages[:, None]
         for row, slot, there in zip(rows, wanted.flat, is_there.flat, strict=True):
@@ -110,9 +86,3 @@ class Lz4FrameRing:
         packed = self._frames[slot]
         frame = lz4.block.decompress(packed, uncompressed_size=self._frame_bytes)
         return np.frombuffer(frame, np.uint8)
-
-
-def _stacked_slots(slots: np.ndarray, back: np.ndarray, length: int) -> np.ndarray:
-    """The slots [M, S] of the stacks that end at `slots`; wraps within each lane's ring."""
-    positions = slots % length
-    return (slots - positions)[:, None] + (positions[:, None] - back) % length

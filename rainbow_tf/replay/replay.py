@@ -11,7 +11,7 @@ import sys
 import numpy as np
 
 from rainbow_tf.config import Config
-from rainbow_tf.replay.frames import FrameRing, Lz4FrameRing, RawFrameRing
+from rainbow_tf.replay.frames import FrameRing, Lz4FrameRing
 from rainbow_tf.replay.sum_tree import SumTree
 from rainbow_tf.replay.windows import Windows, fold
 from rainbow_tf.types import Batch, EnvironmentSpec
@@ -75,8 +75,8 @@ class Replay:
         self.rng = rng
 
         slots = num_lanes * length
-        ring = Lz4FrameRing if compressed else RawFrameRing
-        self._frames: FrameRing = ring(
+        ring = Lz4FrameRing if compressed else FrameRing
+        self._frames = ring(
             num_lanes=num_lanes,
             length=length,
             frame_shape=spec.frame_shape,

@@ -1,7 +1,8 @@
 """Labels and colours of the agents, in the paper's order."""
 
-from collections.abc import Iterable
-from typing import Literal, NamedTuple
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple, TypeVar
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart. As in the paper, an ablation
 # is dashed and has the colour of the baseline that introduced the component.
@@ -10,6 +11,7 @@ _DOUBLE, _PRIORITY, _DUELING = "#E69F00", "#009E73", "#56B4E9"
 _MULTI_STEP, _DISTRIBUTIONAL, _NOISY = "#CC79A7", "#0072B2", "#D55E00"
 _SPARE_COLOURS = ("#882255", "#117733", "#332288", "#999933", "#AA4499", "#44AA99")
 
+Value = TypeVar("Value")
 LineKind = Literal["-", "--", ":", "-."]
 
 
@@ -22,6 +24,7 @@ class Style(NamedTuple):
     width: float = 1.5
 
 
+Look = Mapping[str, Style]
 _STYLES = {
     "dqn": Style("DQN", _GREY),
     "a3c": Style("A3C", _MULTI_STEP),
@@ -56,34 +59,30 @@ def styles(names: Iterable[str]) -> dict[str, Style]:
     """
     found = {}
     names = list(names)
-    known = list(_STYLES)
-    unknown = sorted({_base(name) for name in names} - set(known))
-    for name in sorted(names, key=lambda n: ((known + unknown).index(_base(n)), n)):
+    unknown = sorted({_base(name) for name in names} - set(_STYLES))
+    spare = itertools.cycle(_SPARE_COLOURS)
+    known = _STYLES | {name: Style(name.replace("_", " "), next(spare), "-.") for name in unknown}
+    order = list(known)
+    for name in sorted(names, key=lambda name: (order.index(_base(name)), name)):
         base = _base(name)
-        note = name[len(base) :]
-        if base in _STYLES:
-            style = _STYLES[base]
-        else:
-            colour = _SPARE_COLOURS[unknown.index(base) % len(_SPARE_COLOURS)]
-            style = Style(base.replace("_", " "), colour, "-.")
-        if note:
-            style = style._replace(label=style.label + note, line=":")
-        found[name] = style
+        found[name] = known[base]
+        if name != base:
+            label = known[base].label + name.removeprefix(base)
+            found[name] = known[base]._replace(label=label, line=":")
     return found
 
 
-def groups(names: Iterable[str]) -> dict[str, list[str]]:
-    """The panels of a figure, as in the paper: Rainbow and the baselines, Rainbow and ablations."""
-    ordered = list(styles(names))
+def panels(lines: Mapping[str, Value]) -> dict[str, dict[str, Value]]:
+    """Lines by panel, as in the paper: Rainbow and the baselines, Rainbow and its ablations."""
+    ordered = list(styles(lines))
     ablations = [name for name in ordered if _base(name) in ABLATIONS]
     others = [name for name in ordered if name not in ablations]
     shared = [name for name in others if _base(name) in ("rainbow", "dqn")]
-    if not ablations:
-        return {"Agents": others}
-    panels = {"Rainbow and its ablations": [*shared, *ablations]}
-    if len(others) > len(shared):
-        panels = {"Rainbow and baselines": others} | panels
-    return panels
+    titles = {"Agents": others}
+    if ablations:
+        baselines = {"Rainbow and baselines": others} if len(others) > len(shared) else {}
+        titles = baselines | {"Rainbow and its ablations": shared + ablations}
+    return {title: {name: lines[name] for name in names} for title, names in titles.items()}
 
 
 def _base(name: str) -> str:

@@ -5,7 +5,7 @@ import math
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from rainbow_tf.reporting.agents import Style
+from rainbow_tf.reporting.agents import Look, Style
 from rainbow_tf.reporting.wording import short
 from rainbow_tf.scoring.study import Drops, Estimate
 
@@ -25,21 +25,16 @@ _GAMES_PER_ROW = 19
 
 
 class Line(NamedTuple):
-    """A curve; `low` and `high` are the range of its seeds, `training` is drawn behind it."""
+    """A curve; `band` is the lowest and highest of its seeds, `training` is drawn behind it."""
 
     frames: np.ndarray
     values: np.ndarray
-    low: np.ndarray | None = None
-    high: np.ndarray | None = None
+    band: tuple[np.ndarray, np.ndarray] | None = None
     is_dotted: bool = False
     training: tuple[np.ndarray, np.ndarray] | None = None
 
 
-class Points(NamedTuple):
-    """Predicted values against obtained returns of one agent, by episode or by run."""
-
-    values: np.ndarray
-    returns: np.ndarray
+Panels = Mapping[str, Mapping[str, Line]]
 
 
 def save(figure: Figure, folder: Path, name: str) -> bytes:
@@ -52,9 +47,7 @@ def save(figure: Figure, folder: Path, name: str) -> bytes:
     return png.getvalue()
 
 
-def median_curves(
-    panels: Mapping[str, Mapping[str, Line]], styles: Mapping[str, Style], *, note: str
-) -> Figure:
+def median_curves(panels: Panels, styles: Look, *, note: str) -> Figure:
     """A curve per agent; the legend lists agents in the order of their final scores."""
     figure = Figure(figsize=(1.2 + 6.4 * len(panels), 4.8), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
@@ -64,19 +57,13 @@ def median_curves(
             axis.set_title(title, loc="left", fontsize=11, fontweight="bold")
         axis.set_xlabel("Frames")
         order = sorted(lines, key=lambda name: -lines[name].values[-1])
-        _legend_beside(axis, [_handle(styles[name]) for name in order])
+        _legend_beside(axis, [styles[name] for name in order])
     axes[0].set_ylabel("Median score (% of human)")
-    _footer(figure, note)
-    return figure
+    return _with_note(figure, note)
 
 
 def threshold_curves(
-    panels: Mapping[str, Mapping[str, Line]],
-    styles: Mapping[str, Style],
-    *,
-    thresholds: Mapping[int, int],
-    num_games: int,
-    note: str,
+    panels: Panels, styles: Look, *, thresholds: Mapping[int, int], num_games: int, note: str
 ) -> Figure:
     """Games at or above thresholds over time: a row per panel, a column per threshold.
 
@@ -93,14 +80,13 @@ def threshold_curves(
             axis.set_ylim(0, num_games * 1.03)
             axis.yaxis.get_major_locator().set_params(integer=True)
         row[0].set_ylabel(f"{title}\nNumber of games" if rows > 1 else "Number of games")
-        _legend_beside(row[-1], [_handle(styles[name]) for name in lines])
+        _legend_beside(row[-1], [styles[name] for name in lines])
     for axis in axes[-1]:
         axis.set_xlabel("Frames")
-    _footer(figure, note)
-    return figure
+    return _with_note(figure, note)
 
 
-def waterfall(drops: Drops, styles: Mapping[str, Style], *, note: str) -> Figure:
+def waterfall(drops: Drops, styles: Look, *, note: str) -> Figure:
     """A bar per game and ablation; the largest drop of a game is in full colour."""
     strongest = np.nanmin(drops.change, axis=0)
     order = np.argsort(strongest)
@@ -121,25 +107,14 @@ def waterfall(drops: Drops, styles: Mapping[str, Style], *, note: str) -> Figure
                 if np.isnan(change):
                     continue
                 is_strongest = change == strongest[place] and change < 0
-                axis.bar(
-                    x + offset,
-                    np.clip(change, low, high),
-                    thickness * 0.92,
-                    color=styles[name].colour,
-                    alpha=1.0 if is_strongest else 0.3,
-                    edgecolor=_INK if is_strongest else "none",
-                    linewidth=0.7,
-                )
+                bar = {"alpha": 0.3, "edgecolor": "none", "color": styles[name].colour}
+                if is_strongest:
+                    bar |= {"alpha": 1.0, "edgecolor": _INK, "linewidth": 0.7}
+                axis.bar(x + offset, np.clip(change, low, high), thickness * 0.92, **bar)
                 if not low <= change <= high:
-                    axis.text(
-                        x + offset,
-                        (low if change < low else high) * 0.97,
-                        f"{change:+,.0f}",
-                        rotation=90,
-                        fontsize=6,
-                        ha="center",
-                        va="bottom" if change < low else "top",
-                    )
+                    end, side = (low, "bottom") if change < low else (high, "top")
+                    label = {"rotation": 90, "fontsize": 6, "ha": "center", "va": side}
+                    axis.text(x + offset, end * 0.97, f"{change:+,.0f}", **label)
         axis.axhline(0, color=_INK, linewidth=1)
         axis.axhline(-100, color=_INK, linewidth=1, linestyle=":")
         names = [drops.environments[place].replace("_", " ") for place in places]
@@ -150,45 +125,34 @@ def waterfall(drops: Drops, styles: Mapping[str, Style], *, note: str) -> Figure
     handles = [Patch(color=styles[name].colour, label=styles[name].label) for name in drops.agents]
     columns = min(len(handles), int(width / 1.7))
     figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False)
-    _footer(figure, note)
-    return figure
+    return _with_note(figure, note)
 
 
-def aggregates(
-    rows: Mapping[str, Mapping[str, Estimate]], styles: Mapping[str, Style], *, note: str
-) -> Figure:
+def aggregates(rows: Mapping[str, Mapping[str, Estimate]], styles: Look, *, note: str) -> Figure:
     """Median, interquartile mean and mean of each agent; a row of panels per protocol."""
     heights = [len(estimates) + 3 for estimates in rows.values()]
     figure = Figure(figsize=(12, 0.4 + 0.29 * sum(heights)), layout="constrained")
     axes = figure.subplots(len(rows), 3, squeeze=False, height_ratios=heights)
     for panels, (title, estimates) in zip(axes, rows.items(), strict=True):
-        for i, (axis, name) in enumerate(
-            zip(panels, ("Median", "Interquartile mean", "Mean"), strict=True)
-        ):
+        labels = [styles[agent].label for agent in estimates]
+        for i, name in enumerate(("Median", "Interquartile mean", "Mean")):
+            axis = panels[i]
             _frame(axis, grid="x")
             for y, (agent, estimate) in enumerate(estimates.items()):
-                colour = styles[agent].colour
                 if estimate.intervals is not None:
+                    colour = styles[agent].colour
                     axis.plot(estimate.intervals[i], [y, y], color=colour, linewidth=5, alpha=0.4)
                 axis.plot(estimate.values[i], y, "o", **_marker(styles[agent]))
-            axis.set_ylim(len(estimates) - 0.4, -0.6)
-            axis.set_yticks(
-                range(len(estimates)),
-                [styles[agent].label for agent in estimates] if i == 0 else [""] * len(estimates),
-                fontsize=8.5,
-            )
+            axis.set_ylim(len(labels) - 0.4, -0.6)
+            shown = labels if i == 0 else [""] * len(labels)
+            axis.set_yticks(range(len(labels)), shown, fontsize=8.5)
             axis.set_xlabel(f"{name} score (% of human)")
         panels[0].set_title(title, loc="left", fontsize=10, fontweight="bold")
-    _footer(figure, note)
-    return figure
+    return _with_note(figure, note)
 
 
 def game_curves(
-    environments: Mapping[str, Mapping[str, Line]],
-    styles: Mapping[str, Style],
-    *,
-    humans: Mapping[str, float],
-    note: str,
+    environments: Panels, styles: Look, *, humans: Mapping[str, float], note: str
 ) -> Figure:
     """A panel per environment, with a line for the human score where the scale allows it."""
     columns = min(len(environments), 6 if len(environments) > 9 else 3)
@@ -229,49 +193,36 @@ def game_curves(
         hspace=0.42 if is_small else 0.3,
         wspace=0.34 if is_small else 0.24,
     )
-    _footer(figure, note)
-    return figure
+    return _with_note(figure, note)
 
 
 def _draw_human(axis: Axes, human: float, font: float) -> bool:
     """Draws the human score as a line, or writes it down where a line would flatten the curves."""
     low, high = axis.get_ylim()
     bottom, top = min(low, human), max(high, human)
-    is_drawn = high - low >= 0.3 * (top - bottom)
-    if is_drawn:
-        axis.axhline(human, color=_INK, linestyle=":", linewidth=1)
-        pad = 0.05 * (top - bottom)
-        axis.set_ylim(low if bottom == low else bottom - pad, high if top == high else top + pad)
-    else:
+    if high - low < 0.3 * (top - bottom):
         where = "above" if human > high else "below"
         text = f"human: {short(human)}, {where} this scale"
         axis.text(0.03, 0.97, text, fontsize=font, color=_INK, va="top", transform=axis.transAxes)
-    return is_drawn
+        return False
+    axis.axhline(human, color=_INK, linestyle=":", linewidth=1)
+    pad = 0.05 * (top - bottom)
+    axis.set_ylim(low if bottom == low else bottom - pad, high if top == high else top + pad)
+    return True
 
 
 def value_check(
-    points: Mapping[str, Points],
-    styles: Mapping[str, Style],
-    *,
-    support: tuple[float, float],
-    note: str,
+    points: Mapping[str, np.ndarray], styles: Look, *, support: tuple[float, float], note: str
 ) -> Figure:
-    """Predicted value against the discounted clipped return that was obtained."""
+    """Predicted values against the discounted clipped returns, the two rows of `points`."""
     figure = Figure(figsize=(7.8, 5.0), layout="constrained")
     axis = figure.subplots()
     _frame(axis, grid="both")
-    count = sum(len(found.values) for found in points.values())
-    for name, found in points.items():
-        axis.plot(
-            found.returns,
-            found.values,
-            "o",
-            **_marker(styles[name]),
-            markersize=5 if count < 500 else 4,
-            alpha=0.75 if count < 500 else 0.5,
-            label=styles[name].label,
-        )
-    both = np.concatenate([np.concatenate([p.values, p.returns]) for p in points.values()])
+    both = np.concatenate([found.ravel() for found in points.values()])
+    size, alpha = (5, 0.75) if len(both) < 1000 else (4, 0.5)
+    for name, (values, returns) in points.items():
+        look = {**_marker(styles[name]), "markersize": size, "alpha": alpha}
+        axis.plot(returns, values, "o", **look, label=styles[name].label)
     low, high = both.min(), both.max()
     pad = 0.06 * (high - low) + 0.1
     low, high = low - pad, high + pad
@@ -279,23 +230,18 @@ def value_check(
     for side, end in ((support[0], low), (support[1], high)):
         if low < side < high:
             axis.axvspan(side, end, color=_FAINT, alpha=0.5, linewidth=0, zorder=0)
-    axis.set_xlim(low, high)
-    axis.set_ylim(low, high)
+    axis.set(xlim=(low, high), ylim=(low, high), aspect="equal")
     axis.set_xlabel("Obtained return (discounted, clipped rewards)")
     axis.set_ylabel("Predicted value (discounted, clipped rewards)")
-    axis.set_aspect("equal")
     _legend_beside(axis)
-    _footer(figure, note)
-    return figure
+    return _with_note(figure, note)
 
 
 def published_medians(
-    medians: Mapping[str, Mapping[str, tuple[float, float | None]]],
-    styles: Mapping[str, Style],
-    *,
-    note: str,
+    medians: Mapping[str, Mapping[str, tuple[float, float | None]]], styles: Look, *, note: str
 ) -> Figure:
     """Medians of the paper's tables and those it prints; a panel per start regime."""
+    diamond: Any = {"marker": "D", "color": "white", "markeredgecolor": _INK, "linestyle": "none"}
     figure = Figure(figsize=(11.5, 4.2), layout="constrained")
     axes = figure.subplots(1, len(medians), squeeze=False)[0]
     for axis, (title, agents) in zip(axes, medians.items(), strict=True):
@@ -304,36 +250,25 @@ def published_medians(
             axis.barh(y, table, 0.62, color=styles[name].colour, alpha=0.85)
             axis.text(4, y, f"{table:.1f}", color="white", va="center", fontweight="bold")
             if printed is not None:
-                axis.plot(printed, y, "D", color="white", markeredgecolor=_INK, markersize=6)
+                axis.plot(printed, y, **diamond)
         axis.set_yticks(range(len(agents)), [styles[name].label for name in agents], fontsize=9)
         axis.set_ylim(len(agents) - 0.4, -0.6)
         axis.set_xlabel("Median score (% of human)")
         axis.set_title(title, loc="left", fontsize=11, fontweight="bold")
     handles = [
         Patch(color=_INK, label="from the per-game table"),
-        Line2D(
-            [],
-            [],
-            marker="D",
-            color="white",
-            markeredgecolor=_INK,
-            label="as the paper prints",
-            linestyle="none",
-        ),
+        Line2D([], [], **diamond, label="as the paper prints"),
     ]
     figure.legend(handles=handles, loc="outside upper right", ncols=2, frameon=False, fontsize=9)
-    _footer(figure, note)
-    return figure
+    return _with_note(figure, note)
 
 
-def _draw_lines(axis: Axes, lines: Mapping[str, Line], styles: Mapping[str, Style]) -> None:
+def _draw_lines(axis: Axes, lines: Mapping[str, Line], styles: Look) -> None:
     _frame(axis)
     for name, line in lines.items():
         style = styles[name]
-        if line.low is not None and line.high is not None and len(lines) <= BAND_AGENTS:
-            axis.fill_between(
-                line.frames, line.low, line.high, color=style.colour, alpha=0.15, linewidth=0
-            )
+        if line.band is not None and len(lines) <= BAND_AGENTS:
+            axis.fill_between(line.frames, *line.band, color=style.colour, alpha=0.15, linewidth=0)
         axis.plot(
             line.frames,
             line.values,
@@ -351,21 +286,19 @@ def _draw_lines(axis: Axes, lines: Mapping[str, Line], styles: Mapping[str, Styl
     axis.xaxis.set_major_formatter(lambda value, _: short(value))
 
 
-def _frame(axis: Axes, grid: str = "y") -> None:
+def _frame(axis: Axes, grid: Literal["x", "y", "both"] = "y") -> None:
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color("#888888")
     axis.tick_params(color="#888888", labelsize=8.5)
-    if grid in ("x", "both"):
-        axis.grid(axis="x", color=_FAINT, linewidth=0.7)
-    if grid in ("y", "both"):
-        axis.grid(axis="y", color=_FAINT, linewidth=0.7)
+    axis.grid(axis=grid, color=_FAINT, linewidth=0.7)
     axis.set_axisbelow(True)
 
 
-def _legend_beside(axis: Axes, handles: list[Line2D] | None = None) -> None:
-    axis.legend(
-        handles=handles, fontsize=8.5, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5)
-    )
+def _legend_beside(axis: Axes, styles: list[Style] | None = None) -> None:
+    """A legend right of the panel: of the styles, or of what was drawn with a label."""
+    handles = None if styles is None else [_handle(style) for style in styles]
+    place: Any = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+    axis.legend(handles=handles, fontsize=8.5, frameon=False, **place)
 
 
 def _handle(style: Style) -> Line2D:
@@ -374,13 +307,15 @@ def _handle(style: Style) -> Line2D:
     )
 
 
-def _footer(figure: Figure, note: str) -> None:
+def _with_note(figure: Figure, note: str) -> Figure:
+    """The figure with a note at its foot that says what it was made of."""
     width, height = figure.get_size_inches()
     note = textwrap.fill(note, int(_NOTE_LETTERS_PER_INCH * width))
     if figure.get_layout_engine() is not None:
         figure.supxlabel(note, fontsize=8.5, color="#555555", x=0.01, ha="left")
     else:
         figure.text(0.01, 0.06 / height, note, fontsize=8.5, color="#555555")
+    return figure
 
 
 def _marker(style: Style) -> dict[str, Any]:

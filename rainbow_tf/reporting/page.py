@@ -82,8 +82,7 @@ class Page:
 
     def __init__(self, folder: Path, title: str, lead: str):
         self._folder = folder
-        self._title = title
-        self._lead = lead
+        self._title, self._lead = html.escape(title), html.escape(lead)
         self._chapters: list[str] = []
         self._body: list[str] = []
         is_old = (folder / "report.html").exists()
@@ -96,8 +95,8 @@ class Page:
 
     def chapter(self, title: str) -> None:
         """Starts a chapter."""
-        self._chapters.append(title)
-        self._body.append(f"<h2 id=c{len(self._chapters)}>{html.escape(title)}</h2>")
+        self._chapters.append(html.escape(title))
+        self._body.append(f"<h2 id=c{len(self._chapters)}>{self._chapters[-1]}</h2>")
 
     def text(self, text: str, kind: str = "") -> None:
         """Adds a paragraph of plain text, with code in backquotes."""
@@ -107,9 +106,7 @@ class Page:
 
     def facts(self, facts: list[tuple[str, str]]) -> None:
         """Adds a row of large numbers with their names."""
-        items = "".join(
-            f"<li><b>{html.escape(value)}</b>{html.escape(name)}</li>" for value, name in facts
-        )
+        items = "".join(f"<li><b>{value}</b>{html.escape(name)}</li>" for value, name in facts)
         self._body.append(f"<ul class=facts>{items}</ul>")
 
     def figure(self, figure: Figure, name: str, caption: str) -> None:
@@ -128,12 +125,9 @@ class Page:
         if not table.rows:
             return
         folder = self._folder / "tables"
-        for suffix, text in (
-            ("csv", table.csv()),
-            ("md", table.markdown()),
-            ("tex", table.latex()),
-        ):
-            (folder / f"{table.name}.{suffix}").write_text(text)
+        (folder / f"{table.name}.csv").write_text(table.csv())
+        (folder / f"{table.name}.md").write_text(table.markdown())
+        (folder / f"{table.name}.tex").write_text(table.latex())
         shown = table.html()
         if is_folded or len(table.rows) > _FOLD_ROWS:
             title = html.escape(table.caption.split(":")[0].rstrip("."))
@@ -142,20 +136,17 @@ class Page:
 
     def write(self, version: str) -> Path:
         """Writes report.html, which needs no other file."""
-        links = "".join(
-            f"<a href='#c{i}'>{html.escape(title)}</a>" for i, title in enumerate(self._chapters, 1)
-        )
-        title = html.escape(self._title)
+        links = "".join(f"<a href='#c{i}'>{name}</a>" for i, name in enumerate(self._chapters, 1))
         path = self._folder / "report.html"
         path.write_text(
             "<!doctype html><html lang=en><head><meta charset=utf-8>"
             "<meta name=viewport content='width=device-width, initial-scale=1'>"
             # Without an icon of its own, a browser would ask a server for one.
             "<link rel=icon href='data:,'>"
-            f"<title>{title}</title><style>{_CSS}</style></head><body>"
-            f"<header><h1>{title}</h1><p class=lead>{html.escape(self._lead)}</p>"
+            f"<title>{self._title}</title><style>{_CSS}</style></head><body>"
+            f"<header><h1>{self._title}</h1><p class=lead>{self._lead}</p>"
             f"<nav>{links}</nav></header><main>{''.join(self._body)}</main>"
-            f"<footer>Made by rainbow_tf {html.escape(version)}. Figures are also in figures/ as "
+            f"<footer>Made by rainbow_tf {version}. Figures are also in figures/ as "
             "PNG and SVG, tables in tables/ as CSV, Markdown and LaTeX.</footer></body></html>\n"
         )
         return path

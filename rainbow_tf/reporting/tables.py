@@ -15,8 +15,9 @@ Row = dict[str, Cell]
 _PAGE_LETTERS, _LARGE_LETTERS, _PHONE_LETTERS = 147, 120, 50
 _FEW_COLUMNS = 4
 _NONE = "–"  # noqa: RUF001
-_LATEX = {"\\": r"\textbackslash{}", **{c: f"\\{c}" for c in "&%$#_{}"}}
-_LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", _NONE: "--"}
+_LATEX = str.maketrans({c: f"\\{c}" for c in "&%$#_{}"} | {_NONE: "--"})
+_LATEX_WORDS = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum"}
+_LATEX |= str.maketrans({c: f"\\text{word}{{}}" for c, word in _LATEX_WORDS.items()})
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,9 @@ class Table:
         marks = ["---" if i == 0 else "---:" for i in range(len(self.header))]
         lines = [self.header, marks]
         for cells in self._shown():
-            lines.append([f"**{text}**" if is_best else text for text, is_best in cells])
-        body = "\n".join("| " + " | ".join(map(_markdown, line)) + " |" for line in lines)
+            lines.append([f"**{text}**" if is_best else text for text, is_best in cells.values()])
+        escaped = ([text.replace("|", "\\|") for text in line] for line in lines)
+        body = "\n".join("| " + " | ".join(line) + " |" for line in escaped)
         return f"{self.caption}\n\n{body}\n"
 
     def latex(self) -> str:
@@ -63,12 +65,13 @@ class Table:
             f"% {self.caption}",
             f"\\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}",
             "\\toprule",
-            " & ".join(map(_latex, self.header)) + " \\\\",
+            " & ".join(name.translate(_LATEX) for name in self.header) + " \\\\",
             "\\midrule",
         ]
         for cells in self._shown():
-            texts = [f"\\textbf{{{_latex(t)}}}" if is_best else _latex(t) for t, is_best in cells]
-            lines.append(" & ".join(texts) + " \\\\")
+            texts = ((text.translate(_LATEX), is_best) for text, is_best in cells.values())
+            line = " & ".join(f"\\textbf{{{t}}}" if is_best else t for t, is_best in texts)
+            lines.append(f"{line} \\\\")
         return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
 
     def html(self) -> str:
@@ -78,61 +81,58 @@ class Table:
         if common:
             listed = "; ".join(f"{name}: {value}" for name, value in common.items())
             caption += f" The same in all rows: {listed}."
-        parts = [[0]]
-        for i, name in enumerate(self.header):
-            if i and name not in common:
-                if self._width([*parts[-1], i]) > _PAGE_LETTERS:
-                    parts.append([0])
-                parts[-1].append(i)
+        first, *others = (name for name in self.header if name not in common)
+        parts = [[first]]
+        for name in others:
+            if self._width([*parts[-1], name]) > _PAGE_LETTERS:
+                parts.append([first])
+            parts[-1].append(name)
         body = "".join(map(self._html_part, parts))
         return f"<div class=caption>{html.escape(caption)}</div>{body}"
 
-    def _html_part(self, places: list[int]) -> str:
-        names = [html.escape(self.header[i], quote=True) for i in places]
-        width = self._width(places)
+    def _html_part(self, names: list[str]) -> str:
+        width = self._width(names)
         is_wide = width > _PHONE_LETTERS
         classes = ("wide " if is_wide else "") + ("dense" if width > _LARGE_LETTERS else "")
-        body = []
+        body = ""
         for cells in self._shown():
-            body.append("<tr>")
-            for i, name in zip(places, names, strict=True):
-                text, is_best = cells[i]
-                label = f" data-label='{name}'" if is_wide and i else ""
+            body += "<tr>"
+            for name in names:
+                text, is_best = cells[name]
+                label = f" data-label='{html.escape(name)}'" if is_wide and name != names[0] else ""
                 kind = " class=best" if is_best else " class=none" if text == _NONE else ""
-                body.append(f"<td{kind}{label}>{html.escape(text)}</td>")
-            body.append("</tr>")
-        head = "".join(f"<th>{name}</th>" for name in names)
+                body += f"<td{kind}{label}>{html.escape(text)}</td>"
+            body += "</tr>"
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
         return (
             f"<div class=table><table class='{classes}'><thead><tr>{head}</tr></thead>"
-            f"<tbody>{''.join(body)}</tbody></table></div>"
+            f"<tbody>{body}</tbody></table></div>"
         )
 
-    def _width(self, places: list[int]) -> int:
+    def _width(self, names: list[str]) -> int:
         """The least width of some columns in letters: texts wrap between words."""
         total = 0
-        for name in (self.header[i] for i in places):
+        for name in names:
             texts = [name, *(self._text(row.get(name)) for row in self.rows)]
             total += max(len(word) for text in texts for word in text.split()) + 3
         return total
 
     def _common(self) -> dict[str, str]:
         """Columns after the first that have the same text in all of several rows."""
-        found = {}
-        for name in self.header[1:] if len(self.rows) > 1 else ():
-            first, *others = {row.get(name) for row in self.rows}
-            if isinstance(first, str) and not others:
-                found[name] = first
-        return found
+        if len(self.rows) < 2:
+            return {}
+        found = {name: {row.get(name) for row in self.rows} for name in self.header[1:]}
+        alone = {name: next(iter(cells)) for name, cells in found.items() if len(cells) == 1}
+        return {name: cell for name, cell in alone.items() if isinstance(cell, str)}
 
-    def _shown(self) -> list[list[tuple[str, bool]]]:
-        """Each cell as text, and whether it is the best of its row."""
+    def _shown(self) -> list[dict[str, tuple[str, bool]]]:
+        """Each row's cells by column: as text, and whether it is the best of its row."""
         shown = []
         for row in self.rows:
             rivals = {n: cell for n in self.bold_best if isinstance(cell := row.get(n), float)}
             best = max(rivals.values()) if len(rivals) > 1 else None
-            shown.append(
-                [(self._text(row.get(n)), n in rivals and row[n] == best) for n in self.header]
-            )
+            winners = {n for n, cell in rivals.items() if cell == best}
+            shown.append({n: (self._text(row.get(n)), n in winners) for n in self.header})
         return shown
 
     def _text(self, cell: Cell) -> str:
@@ -141,11 +141,3 @@ class Table:
         if isinstance(cell, float):
             return f"{cell:,.{self.digits}f}"
         return cell if isinstance(cell, str) else f"{cell:,}"
-
-
-def _latex(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)
-
-
-def _markdown(text: str) -> str:
-    return text.replace("|", "\\|")

@@ -1,9 +1,11 @@
 """Phrases that chapters and figures share."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 from rainbow_tf.scoring import study
 from rainbow_tf.scoring.runs import Run
+from rainbow_tf.scoring.study import EndScores
 
 _STARTS = {
     "noop": "no-op starts",
@@ -36,13 +38,14 @@ def protocol_title(protocol: str) -> str:
     return f"{title}, sticky actions" if rules == "sticky" else title
 
 
+def sources(scores: EndScores) -> str:
+    """Where end scores come from."""
+    return " and ".join(sorted({end.source for ends in scores.values() for end in ends}))
+
+
 def seed_counts(runs: Iterable[Run]) -> list[int]:
     """The number of seeds of each agent in each environment."""
-    return [
-        len(group)
-        for of_agent in study.by_agent(runs).values()
-        for group in study.by_environment(of_agent).values()
-    ]
+    return list(Counter((run.agent, run.environment) for run in runs).values())
 
 
 def game_noun(runs: Iterable[Run]) -> str:
@@ -51,19 +54,15 @@ def game_noun(runs: Iterable[Run]) -> str:
     return "game" if is_atari else "environment"
 
 
-def made_of(runs: list[Run], *more: str) -> str:
-    """What a figure was made of: games, seeds, whatever more, protocols."""
+def made_of(runs: list[Run], *more: str, window: int = 1) -> str:
+    """What a figure was made of: games, seeds, smoothing, whatever more, protocols."""
     games = number_of(game_noun(runs), [len({run.environment for run in runs})])
+    parts = [f"{games}, {number_of('seed', seed_counts(runs))} each"]
+    if window > 1:
+        parts.append(f"moving average over {window} points")
     kinds = {
         run.curve.protocol + (" in training" if run.curve.is_training else "")
         for run in runs
         if len(run.curve.frames)
     }
-    seeds = f"{number_of('seed', seed_counts(runs))} each"
-    parts = [f"{games}, {seeds}", *more, ", ".join(sorted(kinds))]
-    return " · ".join(part for part in parts if part)
-
-
-def smoothing(window: int) -> str:
-    """How curves were smoothed, if they were."""
-    return f"moving average over {window} points" if window > 1 else ""
+    return " · ".join([*parts, *more, ", ".join(sorted(kinds))])

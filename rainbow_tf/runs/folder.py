@@ -1,14 +1,17 @@
 """A run's folder: new, resumed or moved aside, and never used by two processes."""
 
 import dataclasses
+import json
 import os
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 from filelock import FileLock, Timeout
 
 from rainbow_tf.agent.schedules import has_passed
 from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.environments.base import make_environment
 from rainbow_tf.runs.store import (
     CHECKPOINTS,
     Checkpoint,
@@ -16,8 +19,10 @@ from rainbow_tf.runs.store import (
     kept_best,
     write_atomically,
 )
+from rainbow_tf.types import EnvironmentSpec
 
 _SETTINGS = "config.json"
+_SPEC = "environment.json"
 
 
 class FolderBusyError(ConfigError):
@@ -37,12 +42,17 @@ def check_folder(config: Config) -> None:
             f"--restart cannot move {folder} aside; give --run_dir by name, from outside of it."
         )
     if resumes(config):
-        check_settings(_settings(folder), config)
+        check_settings(read_config(folder), config)
+
+
+def is_run(folder: Path) -> bool:
+    """Whether the folder holds a run."""
+    return (folder / _SETTINGS).exists()
 
 
 def resumes(config: Config) -> bool:
     """Whether the folder holds a run to resume."""
-    return (config.folder / _SETTINGS).exists() and not config.restart
+    return is_run(config.folder) and not config.restart
 
 
 def is_finished(config: Config, checkpoint: Checkpoint) -> bool:
@@ -53,19 +63,8 @@ def is_finished(config: Config, checkpoint: Checkpoint) -> bool:
     return frames >= config.frames and not is_due and is_kept
 
 
-def _settings(folder: Path) -> Config:
-    path = folder / _SETTINGS
-    try:
-        return Config.from_json(path.read_text())
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(
-            f"{path} cannot be read ({error}); give --restart to move the run aside, or another "
-            "--run_dir."
-        ) from error
-
-
 def read_config(run_dir: Path) -> Config:
-    """The settings of the run in this folder, for commands that only read it."""
+    """The settings of the run in this folder."""
     path = run_dir / _SETTINGS
     try:
         config = Config.from_json(path.read_text())
@@ -74,8 +73,24 @@ def read_config(run_dir: Path) -> Config:
             f"--run_dir={run_dir} is not a run folder: {path} cannot be read ({error.strerror})."
         ) from error
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"{path} has no settings that this version reads ({error}).") from error
-    return dataclasses.replace(config, run_dir=str(run_dir))  # it may have been moved
+        raise ConfigError(
+            f"{path} has no settings that this version reads ({error}); give another --run_dir, or "
+            "--restart in training, which moves the run aside."
+        ) from error
+    # The folder may have been moved, and a restart is over.
+    return dataclasses.replace(config, run_dir=str(run_dir), restart=False)
+
+
+def environment_spec(config: Config) -> EnvironmentSpec:
+    """The spec in the run folder, or that of a new environment."""
+    try:
+        fields = json.loads((config.folder / _SPEC).read_text())
+        fields |= {name: tuple(fields[name]) for name in ("frame_shape", "action_meanings")}
+        return EnvironmentSpec(**{**fields, "frame_dtype": np.dtype(fields["frame_dtype"])})
+    except (OSError, ValueError, TypeError, KeyError):
+        environment = make_environment(config, num_envs=1, seed=config.seed, training=False)
+        environment.close()
+        return environment.spec
 
 
 def check_settings(old: Config, new: Config) -> None:
@@ -148,12 +163,12 @@ class RunFolder:
             check_settings(checkpoint.config, self._config)
         return checkpoint
 
-    def begin(self) -> None:
-        """Writes the settings; moves an older run aside, or prints what changed."""
+    def begin(self, spec: EnvironmentSpec) -> None:
+        """Writes the settings and the spec; moves an older run aside, or prints what changed."""
         config = self._config
         self.lock()
         try:
-            if config.restart and (self.path / _SETTINGS).exists():
+            if config.restart and is_run(self.path):
                 self._move_aside()
             elif resumes(config) and not self._resumes:
                 raise ConfigError(
@@ -161,12 +176,14 @@ class RunFolder:
                     "resume it, or give another --run_dir."
                 )
             elif resumes(config):
-                old = _settings(self.path)
+                old = dataclasses.replace(read_config(self.path), run_dir=config.run_dir)
                 for name in changed_settings(old, config):
                     new, before = getattr(config, name), getattr(old, name)
                     print(f"Changed on resume: --{name}={new} (was {before}).")
             text = config.to_json().encode()
             write_atomically(self.path / _SETTINGS, lambda file: file.write(text))
+            known = json.dumps(spec._asdict() | {"frame_dtype": spec.frame_dtype.name}, indent=2)
+            write_atomically(self.path / _SPEC, lambda file: file.write(known.encode() + b"\n"))
         except OSError as error:
             raise _unwritable(self.path, str(error.strerror)) from error
 

@@ -7,21 +7,22 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-REGIMES = ("noop", "human")
 _COLUMNS = {"noop": "noop", "human": "human_starts"}
+REGIMES = tuple(_COLUMNS)
 
-# Medians over 57 games that the paper prints, in percent: (no-op starts, human starts).
-PRINTED_MEDIANS: dict[str, tuple[float | None, float]] = {
-    "dqn": (79, 68),
-    "a3c": (None, 116),
-    "ddqn": (117, 110),
-    "prioritized_ddqn": (140, 128),
-    "dueling_ddqn": (151, 117),
-    "distributional_dqn": (164, 125),
-    "noisy_dqn": (118, 102),
-    "rainbow": (223, 153),
+# The paper's agents: the column of its tables, and the medians over 57 games that it prints, in
+# percent, for no-op starts and human starts.
+_PAPER: dict[str, tuple[str, float | None, float]] = {
+    "dqn": ("DQN", 79, 68),
+    "a3c": ("A3C", None, 116),
+    "ddqn": ("DDQN", 117, 110),
+    "prioritized_ddqn": ("Prior. DDQN", 140, 128),
+    "dueling_ddqn": ("Duel. DDQN", 151, 117),
+    "distributional_dqn": ("Distrib. DQN", 164, 125),
+    "noisy_dqn": ("Noisy DQN", 118, 102),
+    "rainbow": ("Rainbow", 223, 153),
 }
-PUBLICATIONS = ("paper", "atari100k", "dopamine")
+PRINTED_MEDIANS = {agent: medians for agent, (_, *medians) in _PAPER.items()}
 # BBF's sticky-action column is left out: the others have no sticky actions.
 _ATARI100K_COLUMNS = {
     "DER_van_Hasselt_2019": "n20_data_efficient",
@@ -33,16 +34,6 @@ _ATARI100K_COLUMNS = {
     "BBF_RR8": "bbf",
 }
 _DOPAMINE_AGENTS = {"Rainbow": "rainbow", "DQN": "dqn", "C51": "distributional_dqn"}
-_PAPER_COLUMNS = {
-    "DQN": "dqn",
-    "A3C": "a3c",
-    "DDQN": "ddqn",
-    "Prior. DDQN": "prioritized_ddqn",
-    "Duel. DDQN": "dueling_ddqn",
-    "Distrib. DQN": "distributional_dqn",
-    "Noisy DQN": "noisy_dqn",
-    "Rainbow": "rainbow",
-}
 
 Scores = TypeVar("Scores", float, np.ndarray)
 
@@ -80,7 +71,8 @@ def human_normalised(game: str, score: float, regime: str) -> float | None:
 def published(publication: str, regime: str) -> dict[str, dict[str, float]]:
     """Scores by agent and game of the Rainbow paper, or after 400K frames (no-op starts only)."""
     if publication == "paper":
-        rows, columns = _rows(f"rainbow_paper_{_COLUMNS[regime]}.csv"), _PAPER_COLUMNS
+        rows = _rows(f"rainbow_paper_{_COLUMNS[regime]}.csv")
+        columns = {column: agent for agent, (column, *_) in _PAPER.items()}
     elif publication == "atari100k" and regime == "noop":
         later = {row["game"]: row for row in _rows("atari100k_published.csv")}
         rows = [row | later[_joined(row["game"])] | row for row in _rows("atari100k_der.csv")]

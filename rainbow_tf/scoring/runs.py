@@ -4,7 +4,7 @@ import csv
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ import numpy as np
 
 from rainbow_tf.config import Config, ConfigError
 
+EVALUATED = "evaluate"
 # Training returns are read only for curves with fewer evaluations than this: a long run has a
 # smooth curve without them, and a train.csv that takes long to read.
 _MANY_EVALUATIONS = 40
@@ -30,15 +31,16 @@ class Curve(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """A result of the evaluate command; arrays are per episode."""
+    """An end score and its source. Of the evaluate command, with arrays per episode."""
 
     protocol: str
     score: float
-    conditions: str  # such as "100 episodes, latest weights, epsilon 0.001"
-    scores: np.ndarray
-    values: np.ndarray
-    returns: np.ndarray
-    outside_support: np.ndarray
+    source: str
+    conditions: str = ""  # such as "100 episodes, latest weights, epsilon 0.001"
+    scores: np.ndarray = np.empty(0)
+    values: np.ndarray = np.empty(0)
+    returns: np.ndarray = np.empty(0)
+    outside_support: np.ndarray = np.empty(0)
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,10 @@ class Run:
     @property
     def is_finished(self) -> bool:
         """Whether its curve reaches the end of training, give or take one period."""
-        if self.curve.is_training:
-            period = self.config.log_period_frames
-        else:
-            period = self.config.eval_period_frames
-        return self.last_frame > self.config.frames - max(period, 1)
+        config = self.config
+        is_training = self.curve.is_training
+        period = config.log_period_frames if is_training else config.eval_period_frames
+        return self.last_frame > config.frames - max(period, 1)
 
     @property
     def last_frame(self) -> int:
@@ -104,55 +105,35 @@ def _run_folders(folder: Path) -> Iterator[Path]:
 
 def _read_run(folder: Path) -> Run:
     config = _read_config(folder / "config.json")
-    paths = sorted((folder / "evaluations").glob("*/summary.json"))
-    evaluations = _read_evaluations(folder / "eval.csv")
-    is_long = evaluations is not None and len(evaluations.frames) >= _MANY_EVALUATIONS
-    training = _read_training(None if is_long else folder / "train.csv", config)
-    return Run(
-        folder=folder,
-        config=config,
-        agent=config.agent,
-        curve=evaluations or training,
-        training=training,
-        evaluations=tuple(_read_evaluation(path) for path in paths),
-    )
-
-
-def _read_config(path: Path) -> Config:
-    try:
-        return Config.from_json(path.read_text())
-    except ConfigError as error:
-        raise ConfigError(f"{path} cannot be used: {error}") from error
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(
-            f"{path} cannot be read ({error}); fix it, or move its folder out of --runs."
-        ) from error
-
-
-def _read_evaluations(path: Path) -> Curve | None:
-    if not path.exists():
-        return None
-    frames, scores, protocols = _columns(
-        path, {"frames": int, "score_mean": float, "protocol": str}
-    )
+    path = folder / "eval.csv"
+    kinds = {"frames": int, "score_mean": float, "protocol": str}
+    frames, scores, protocols = _columns(path, kinds)
     if len(set(protocols)) > 1:
         raise ConfigError(
             f"{path} mixes scores of different protocols ({', '.join(sorted(set(protocols)))}); "
             "keep the rows of one."
         )
-    if not frames:
-        return None
-    return Curve(np.array(frames), np.array(scores), protocols[0], is_training=False)
-
-
-def _read_training(path: Path | None, config: Config) -> Curve:
+    points, returns = np.empty(0), np.empty(0)
+    if len(frames) < _MANY_EVALUATIONS:
+        columns = _columns(folder / "train.csv", {"frames": int, "return_mean_100": _optional})
+        points, returns = np.array(columns, dtype=float)
+    known = ~np.isnan(returns)
     protocol = f"{config.protocol}/noop" if config.game is not None else "gymnasium"
-    points: list[tuple] = []
-    if path is not None and path.exists():
-        frames, returns = _columns(path, {"frames": int, "return_mean_100": _optional})
-        points = [point for point in zip(frames, returns, strict=True) if not np.isnan(point[1])]
-    frames_, scores_ = np.array(points, dtype=float).reshape(-1, 2).T
-    return Curve(frames_, scores_, protocol, is_training=True)
+    training = Curve(points[known], returns[known], protocol, is_training=True)
+    curve = training
+    if frames:
+        curve = Curve(np.array(frames), np.array(scores), protocols[0], is_training=False)
+    paths = sorted((folder / "evaluations").glob("*/summary.json"))
+    return Run(folder, config, config.agent, curve, training, tuple(map(_read_evaluation, paths)))
+
+
+def _read_config(path: Path) -> Config:
+    try:
+        return Config.from_json(path.read_text())
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"{path} cannot be used ({error}); fix it, or move its folder out of --runs."
+        ) from error
 
 
 def _read_evaluation(path: Path) -> Evaluation:
@@ -175,22 +156,23 @@ def _read_evaluation(path: Path) -> Evaluation:
             "rainbow_tf.evaluate again."
         )
     names = ("score", "value_mean", "return_mean", "outside_support")
-    path = path.with_name("scores.csv")
-    columns: list[list] = [[] for _ in names]
-    if path.exists():
-        columns = _columns(path, dict.fromkeys(names, _optional))
-    scores, values, returns, outside = (np.array(column, dtype=float) for column in columns)
-    known = ~(np.isnan(values) | np.isnan(returns))
-    checks = values[known], returns[known], outside[known]
-    return Evaluation(protocol, score, conditions, scores, *checks)
+    columns = _columns(path.with_name("scores.csv"), dict.fromkeys(names, _optional))
+    scores, *checks = np.array(columns, dtype=float)
+    known = ~np.isnan(checks[:2]).any(axis=0)
+    return Evaluation(
+        protocol, score, EVALUATED, conditions, scores, *(column[known] for column in checks)
+    )
 
 
 def _optional(text: str) -> float:
     return float(text) if text else float("nan")
 
 
-def _columns(path: Path, kinds: dict[str, Callable[[str], Any]]) -> list[list]:
-    """The named columns of a CSV file, each converted by its function."""
+def _columns(path: Path, kinds: Mapping[str, Callable[[str], Any]]) -> list[list]:
+    """The named columns of a CSV file, each converted by its function; empty without the file."""
+    columns: dict[str, list] = {name: [] for name in kinds}
+    if not path.exists():
+        return list(columns.values())
     way_out = "delete that line, or resume the run, which keeps complete rows only"
     if path.name == "scores.csv":
         way_out = "run python -m rainbow_tf.evaluate again"
@@ -208,19 +190,15 @@ def _columns(path: Path, kinds: dict[str, Callable[[str], Any]]) -> list[list]:
             f"{path} has no column {', '.join(missing)}; it is not a file of this package, so move "
             "its folder out of --runs."
         )
-    places = [header.index(name) for name in kinds]
-    readers = list(kinds.values())
-    columns: list[list] = [[] for _ in kinds]
     for number, row in enumerate(rows, start=2):
         if len(row) != len(header):
-            raise ConfigError(
-                f"{path} has {len(row)} of {len(header)} columns in line {number}; {way_out}."
-            )
-        for column, place, read in zip(columns, places, readers, strict=True):
+            found = f"{len(row)} of {len(header)} columns"
+            raise ConfigError(f"{path} has {found} in line {number}; {way_out}.")
+        cells = dict(zip(header, row, strict=True))
+        for name, read in kinds.items():
             try:
-                column.append(read(row[place]))
+                columns[name].append(read(cells[name]))
             except ValueError as error:
-                raise ConfigError(
-                    f"{path} has {row[place]!r} for {header[place]} in line {number}; {way_out}."
-                ) from error
-    return columns
+                found = f"{cells[name]!r} for {name}"
+                raise ConfigError(f"{path} has {found} in line {number}; {way_out}.") from error
+    return list(columns.values())

@@ -28,47 +28,46 @@ class Emulator:
     """A game after a reset, without sticky actions, and the agent's observation of it.
 
     Actions are ALE codes, 0 to 17. Observations equal those of AtariEnvironment bit for bit.
+    `ale` is for reading only; play with `hold` and `step`.
     """
 
     def __init__(self, game: str, *, seed: int, action_repeat: int, frame_stack: int):
         ALEInterface.setLoggerMode(LoggerMode.Error)
-        self._ale = ALEInterface()
-        self._ale.setInt("random_seed", seed)
-        self._ale.setFloat("repeat_action_probability", 0.0)
-        self._ale.loadROM(rom_path(game))
-        self._ale.reset_game()
-        self.minimal_actions: tuple[Action, ...] = tuple(self._ale.getMinimalActionSet())
+        self.ale = ALEInterface()
+        self.ale.setInt("random_seed", seed)
+        self.ale.setFloat("repeat_action_probability", 0.0)
+        self.ale.loadROM(rom_path(game))
+        self.ale.reset_game()
+        self.minimal_actions: tuple[Action, ...] = tuple(self.ale.getMinimalActionSet())
         self._repeat = action_repeat
         self._stack = frame_stack
         # The newest grey screens, at first including the one after the reset.
-        self._greys = deque([self._ale.getScreenGrayscale()], frame_stack * action_repeat + 1)
+        self._greys = deque([self.ale.getScreenGrayscale()], frame_stack * action_repeat + 1)
         self._frames = 0
-        self.observation = self._whole_stack()  # [S, 84, 84], newest last; never changed in place
+        self.look()
 
     def hold(self, action: int, frames: int) -> float:
         """Repeats an action for `frames` frames or until the game is over; returns the reward."""
         reward = 0.0
         for _ in range(frames):
-            reward += self._ale.act(Action(action))
-            self._greys.append(self._ale.getScreenGrayscale())
+            reward += self.ale.act(Action(action))
+            self._greys.append(self.ale.getScreenGrayscale())
             self._frames += 1
-            if self.is_over:
+            if self.ale.game_over():
                 break
         return reward
+
+    def look(self) -> None:
+        """Builds the whole observation, as if an agent step had ended here."""
+        frames = [self._frame(age) for age in range(0, self._stack * self._repeat, self._repeat)]
+        # [S, 84, 84], newest last; never changed in place.
+        self.observation = np.stack(frames[::-1])
 
     def step(self, action: int) -> float:
         """Plays one agent step; returns its reward."""
         reward = self.hold(action, self._repeat)
         self.observation = np.concatenate([self.observation[1:], self._frame(0)[None]])
         return reward
-
-    def look(self) -> None:
-        """Rebuilds the observation as if an agent step had ended here."""
-        self.observation = self._whole_stack()
-
-    def _whole_stack(self) -> np.ndarray:
-        frames = [self._frame(age) for age in range(0, self._stack * self._repeat, self._repeat)]
-        return np.stack(frames[::-1])
 
     def _frame(self, age: int) -> np.ndarray:
         """The agent's frame `age` emulator frames ago; zeros before the reset."""
@@ -79,20 +78,6 @@ class Emulator:
             newest = np.maximum(newest, self._greys[-2 - age])
         return shrink(newest, FRAME_SHAPE)
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the game is over."""
-        return self._ale.game_over()
-
-    @property
-    def lives(self) -> int:
-        """Lives left; 0 in games without lives."""
-        return self._ale.lives()
-
     def checksum(self) -> str:
         """CRC-32 of the RAM, in hexadecimal."""
-        return f"{zlib.crc32(self._ale.getRAM().tobytes()):08x}"
-
-    def screen(self) -> np.ndarray:
-        """The RGB screen, [210, 160, 3]."""
-        return self._ale.getScreenRGB()
+        return f"{zlib.crc32(self.ale.getRAM().tobytes()):08x}"

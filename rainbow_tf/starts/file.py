@@ -7,9 +7,7 @@ letter each), and a checksum of the RAM for every second of play and at the end.
 import dataclasses
 import hashlib
 import json
-import math
 import string
-import typing
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +16,7 @@ import ale_py
 import numpy as np
 
 from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.games import GAMES
 from rainbow_tf.starts.emulator import Emulator, rom_checksum
 
 ORIGINS = ("human", "policy", "random")
@@ -39,10 +38,10 @@ class RecorderSettings:
     sticky_action_probability: float
     action_set: str
 
-    @property
-    def mark_actions(self) -> int:
-        """Actions between checksums."""
-        return max(1, _FRAMES_PER_SECOND // self.action_repeat)
+    def marks(self, length: int) -> list[int]:
+        """After how many of `length` actions there is a checksum: every second and at the end."""
+        period = max(1, _FRAMES_PER_SECOND // self.action_repeat)
+        return [*range(period, length, period), length]
 
 
 def recorder_settings(game: str, *, action_repeat: int, seed: int) -> RecorderSettings:
@@ -63,7 +62,7 @@ class Trajectory(NamedTuple):
 
     origin: str
     actions: tuple[int, ...]
-    checksums: tuple[str, ...]  # of the RAM, every `mark_actions` and at the end
+    checksums: tuple[str, ...]  # of the RAM, at the `marks`
 
 
 class StartPoint(NamedTuple):
@@ -86,11 +85,9 @@ class StartFile(NamedTuple):
 
     @property
     def origin(self) -> str:
-        """The player; human only if people played all trajectories."""
+        """Who played; human only if people played all trajectories."""
         origins = {trajectory.origin for trajectory in self.trajectories}
-        if origins == {"human"}:
-            return "human"
-        return "policy" if "policy" in origins else "random"
+        return next(origin for origin in ("policy", "random", "human") if origin in origins)
 
 
 def text_of(settings: RecorderSettings, trajectories: Sequence[Trajectory]) -> str:
@@ -99,11 +96,7 @@ def text_of(settings: RecorderSettings, trajectories: Sequence[Trajectory]) -> s
         "format": _FORMAT,
         "settings": dataclasses.asdict(settings),
         "trajectories": [
-            {
-                "origin": trajectory.origin,
-                "actions": "".join(_LETTERS[action] for action in trajectory.actions),
-                "checksums": list(trajectory.checksums),
-            }
+            {**trajectory._asdict(), "actions": "".join(_LETTERS[a] for a in trajectory.actions)}
             for trajectory in trajectories
         ],
     }
@@ -115,10 +108,7 @@ def read(path: Path) -> StartFile:
     try:
         content = json.loads(path.read_text())
     except OSError as error:
-        raise ConfigError(
-            f"The start file {path} cannot be read ({error.strerror}); record one with "
-            "python -m rainbow_tf.record_starts."
-        ) from error
+        raise _unusable(path, f"it cannot be read ({error.strerror})") from error
     except ValueError as error:
         raise _unusable(path, "it is not JSON") from error
     if not isinstance(content, dict) or not isinstance(content.get("body"), dict):
@@ -130,20 +120,15 @@ def read(path: Path) -> StartFile:
         raise _unusable(path, "it was changed after recording: its checksum differs")
     try:
         settings = RecorderSettings(**body["settings"])
-        _check_types(settings)
+        seed, repeat = settings.seed, settings.action_repeat
+        if settings.game not in GAMES or not (isinstance(seed, int) and isinstance(repeat, int)):
+            raise ValueError("its game is unknown, or its seed or action_repeat is not an integer")
+        if not 0 <= seed < 2**31 or repeat < 1:
+            raise ValueError("its seed or action_repeat is out of range")
         trajectories = [_trajectory(settings, fields) for fields in body["trajectories"]]
     except (KeyError, TypeError, ValueError) as error:
         raise _unusable(path, f"it is incomplete: {error}") from error
     return StartFile(path, settings, trajectories)
-
-
-def _check_types(settings: RecorderSettings) -> None:
-    for name, kind in typing.get_type_hints(RecorderSettings).items():
-        value = getattr(settings, name)
-        if not isinstance(value, (int, float) if kind is float else kind):
-            raise TypeError(f"{name} is {value!r}")
-    if not 0 <= settings.seed < 2**31 or settings.action_repeat < 1:
-        raise ValueError("its seed or action_repeat is out of range")
 
 
 def _trajectory(settings: RecorderSettings, fields: dict[str, Any]) -> Trajectory:
@@ -151,44 +136,35 @@ def _trajectory(settings: RecorderSettings, fields: dict[str, Any]) -> Trajector
         raise ValueError(f"the origin {fields['origin']} is unknown")
     actions = tuple(_LETTERS.index(letter) for letter in fields["actions"])
     checksums = tuple(fields["checksums"])
-    if not actions or len(checksums) != math.ceil(len(actions) / settings.mark_actions):
+    if not actions or len(checksums) != len(settings.marks(len(actions))):
         raise ValueError("checksums are missing")
     return Trajectory(fields["origin"], actions, checksums)
 
 
 def check_fits(starts: StartFile, config: Config) -> None:
     """Rejects a file whose recording does not fit the settings of a run."""
-    settings = starts.settings
+    path, settings, trajectories = starts
     if config.game is None:
         raise ConfigError(
             f"--starts=human is for Atari games, and the run plays {config.environment}; give "
             "--starts=noop."
         )
+    if config.sticky_action_probability != 0:
+        raise ConfigError(
+            f"The run, with --protocol={config.protocol}, has sticky actions, which do not replay; "
+            "give --starts=noop."
+        )
     if settings.game != config.game:
-        raise ConfigError(
-            f"The start file {starts.path} is of {settings.game}, and the run plays "
-            f"{config.game}; give another --start_file."
-        )
+        raise _unusable(path, f"it is of {settings.game}, and the run plays {config.game}")
     if settings.rom_sha256 != rom_checksum(config.game):
-        raise ConfigError(
-            f"The start file {starts.path} was recorded with another ROM of {config.game} than is "
-            "installed; record it again with python -m rainbow_tf.record_starts."
-        )
-    if settings.sticky_action_probability != 0 or config.sticky_action_probability != 0:
-        culprit = f"The start file {starts.path}"
-        if settings.sticky_action_probability == 0:
-            culprit = f"The run, with --protocol={config.protocol},"
-        raise ConfigError(
-            f"{culprit} has sticky actions, which do not replay; human starts work only without."
-        )
+        raise _unusable(path, f"it was recorded with another ROM of {config.game}")
+    if settings.sticky_action_probability != 0:
+        raise _unusable(path, "it has sticky actions, which do not replay")
     if config.action_repeat % settings.action_repeat:
-        raise ConfigError(
-            f"The start file {starts.path} was recorded with action_repeat="
-            f"{settings.action_repeat}, which does not divide the run's {config.action_repeat}; "
-            f"record it with --action_repeat={config.action_repeat}."
-        )
-    if not starts.trajectories:
-        raise _unusable(starts.path, "it has no trajectory yet")
+        repeats = f"{settings.action_repeat} does not divide the run's {config.action_repeat}"
+        raise _unusable(path, f"its --action_repeat={repeats}")
+    if not trajectories:
+        raise _unusable(path, "it has no trajectory yet")
 
 
 def sample_points(starts: StartFile, number: int, *, seed: int) -> list[StartPoint]:
@@ -204,19 +180,15 @@ def sample_points(starts: StartFile, number: int, *, seed: int) -> list[StartPoi
             candidates.append(initial)
     if not candidates:
         raise _unusable(starts.path, "its trajectories are all too short to start from")
-    chosen = []
-    for _ in range(number):
-        initial = candidates[rng.integers(len(candidates))]
-        chosen.append(initial[rng.integers(len(initial))])
-    return chosen
+    chosen = (candidates[rng.integers(len(candidates))] for _ in range(number))
+    return [initial[rng.integers(len(initial))] for initial in chosen]
 
 
 def points(starts: StartFile, trajectory: int) -> list[StartPoint]:
     """The points of a trajectory that have a checksum; the last one is its end."""
     settings = starts.settings
-    length = len(starts.trajectories[trajectory].actions)
-    ends = [*range(settings.mark_actions, length, settings.mark_actions), length]
-    return [StartPoint(trajectory, end, end * settings.action_repeat) for end in ends]
+    marks = settings.marks(len(starts.trajectories[trajectory].actions))
+    return [StartPoint(trajectory, mark, mark * settings.action_repeat) for mark in marks]
 
 
 def replay(
@@ -229,16 +201,16 @@ def replay(
     emulator = Emulator(
         settings.game, seed=settings.seed, action_repeat=action_repeat, frame_stack=frame_stack
     )
-    expected = iter(checksums)
+    expected = dict(zip(settings.marks(len(actions)), checksums, strict=True))
     for count, action in enumerate(actions[: point.actions], start=1):
         emulator.hold(action, settings.action_repeat)
-        is_mark = count % settings.mark_actions == 0 or count == len(actions)
-        if emulator.is_over or (is_mark and emulator.checksum() != next(expected)):
-            raise ConfigError(
-                f"Trajectory {point.trajectory} of {starts.path} does not replay: the game differs "
-                f"at frame {count * settings.action_repeat} (recorded with ale-py "
-                f"{settings.ale_py}, this is {ale_py.__version__}); record it again with "
-                "python -m rainbow_tf.record_starts."
+        is_same = count not in expected or emulator.checksum() == expected[count]
+        if emulator.ale.game_over() or not is_same:
+            versions = f"recorded with ale-py {settings.ale_py}, this is {ale_py.__version__}"
+            raise _unusable(
+                starts.path,
+                f"its trajectory {point.trajectory} does not replay: the game differs at frame "
+                f"{count * settings.action_repeat} ({versions})",
             )
     emulator.look()
     return emulator
@@ -256,8 +228,7 @@ class Recording:
             frame_stack=frame_stack,
         )
         self._actions: list[int] = []
-        self._checksums: list[str] = []
-        self._last = ""
+        self._checksums: list[str] = []  # one per action
 
     @property
     def frames(self) -> int:
@@ -267,19 +238,17 @@ class Recording:
     def step(self, action: int) -> bool:
         """Plays an action; returns whether the game continues."""
         self.emulator.step(action)
-        if self.emulator.is_over:
+        if self.emulator.ale.game_over():
             return False
         self._actions.append(action)
-        self._last = self.emulator.checksum()
-        if len(self._actions) % self._settings.mark_actions == 0:
-            self._checksums.append(self._last)
+        self._checksums.append(self.emulator.checksum())
         return True
 
     def trajectory(self, origin: str) -> Trajectory:
         """The trajectory so far; needs at least one action."""
-        is_marked = len(self._actions) % self._settings.mark_actions == 0
-        checksums = self._checksums if is_marked else [*self._checksums, self._last]
-        return Trajectory(origin, tuple(self._actions), tuple(checksums))
+        marks = self._settings.marks(len(self._actions))
+        checksums = tuple(self._checksums[mark - 1] for mark in marks)
+        return Trajectory(origin, tuple(self._actions), checksums)
 
 
 def _checksum(body: dict[str, Any]) -> str:

@@ -14,13 +14,14 @@ QUIT = "Esc: quit without this game"
 _GAME_SIZE = (640, 480)  # the 4:3 of a television
 _LINE_HEIGHT = 24
 _MARGIN = 6
-_DIRECTIONS = ("UP", "DOWN", "RIGHT", "LEFT")  # in the order of ALE's action names
+# The buttons of Pygame's keys, in the order of ALE's action names.
+_BUTTONS = {"up": "UP", "down": "DOWN", "right": "RIGHT", "left": "LEFT", "space": "FIRE"}
 
 
 def choose_action(held: Collection[str], actions: Sequence[Action]) -> int:
-    """The code of the action that presses most of the held buttons and no others."""
+    """The code of the action that presses most buttons of the held keys and no others."""
     codes = {action.name: action.value for action in actions}
-    buttons = [name for name in (*_DIRECTIONS, "FIRE") if name in held]
+    buttons = [button for key, button in _BUTTONS.items() if key in held]
     for size in range(len(buttons), 0, -1):
         for chosen in itertools.combinations(buttons, size):
             if (name := "".join(chosen)) in codes:
@@ -53,38 +54,23 @@ class Keyboard:
         self._font = pygame.font.Font(None, 20)
         self._clock = pygame.time.Clock()
         self._frames_per_second = frames_per_second
-        self._buttons = {
-            pygame.K_UP: "UP",
-            pygame.K_DOWN: "DOWN",
-            pygame.K_LEFT: "LEFT",
-            pygame.K_RIGHT: "RIGHT",
-            pygame.K_SPACE: "FIRE",
-        }
-        self._commands = {
-            pygame.K_RETURN: "enter",
-            pygame.K_KP_ENTER: "enter",
-            pygame.K_BACKSPACE: "discard",
-            pygame.K_p: "pause",
-            pygame.K_ESCAPE: "quit",
-        }
         self.held: set[str] = set()
 
     def poll(self) -> list[str]:
-        """Updates the held keys; returns the commands typed."""
+        """Updates the held keys; returns the names of the keys pressed since the last call."""
         pygame = self._pygame
-        commands = []
+        pressed = []
         for event in pygame.event.get():
             if event.type == pygame.QUIT:
-                commands.append("quit")
+                pressed.append("escape")
             elif event.type == pygame.WINDOWFOCUSLOST:
                 self.held.clear()  # key releases are not reported to an unfocused window
-            elif event.type == pygame.KEYDOWN and event.key in self._commands:
-                commands.append(self._commands[event.key])
-            elif event.type == pygame.KEYDOWN and event.key in self._buttons:
-                self.held.add(self._buttons[event.key])
-            elif event.type == pygame.KEYUP and event.key in self._buttons:
-                self.held.discard(self._buttons[event.key])
-        return commands
+            elif event.type == pygame.KEYDOWN:
+                pressed.append(pygame.key.name(event.key))
+                self.held.add(pressed[-1])
+            elif event.type == pygame.KEYUP:
+                self.held.discard(pygame.key.name(event.key))
+        return pressed
 
     def show(self, screen: np.ndarray, line: str) -> None:
         """Draws a screen [H, W, 3] and a line of text, then waits for the next frame."""

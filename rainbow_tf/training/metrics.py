@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,28 +21,7 @@ from rainbow_tf.config import Config
 from rainbow_tf.evaluation.episodes import EvaluatedEpisode
 from rainbow_tf.evaluation.statistics import protocol_name, score_summary
 from rainbow_tf.runs.store import write_atomically
-from rainbow_tf.types import Episode, ReplayLike, Tick, UpdateResult
-
-
-class UpdateSums(NamedTuple):
-    """Sums over the updates since the last row."""
-
-    updates: int
-    loss: float
-    q_mean: float
-    error_mean: float
-
-    def plus(self, result: UpdateResult) -> "UpdateSums":
-        """With one more update added."""
-        return UpdateSums(
-            self.updates + 1,
-            self.loss + result.loss,
-            self.q_mean + result.q_mean,
-            self.error_mean + float(result.errors.mean()),
-        )
-
-
-_NO_SUMS = UpdateSums(0, 0.0, 0.0, 0.0)
+from rainbow_tf.types import Episode, ReplayLike, Tick
 
 
 class CsvFile:
@@ -162,30 +141,27 @@ class Metrics:
         self._failing: set[object] = set()  # files that could not be written last time
         self._episodes = 0
         self.recent: deque[Episode] = deque(maxlen=100)
-        self._sums = _NO_SUMS
+        self._sums = np.zeros(4)  # updates, and sums of loss, q_mean and mean error, since a row
         self._written = frames  # of the last row
         self._last = (frames, time.perf_counter())
 
     def state(self) -> dict[str, Any]:
         """State for a checkpoint, as JSON; unfinished episodes are not part of it."""
-        return {
-            "episodes": self._episodes,
-            "recent": list(self.recent),
-            "sums": self._sums,
-        }
+        sums = self._sums.tolist()
+        return {"episodes": self._episodes, "recent": list(self.recent), "sums": sums}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restores what `state` returned."""
         self._episodes = state["episodes"]
         self.recent.extend(Episode(*episode) for episode in state["recent"])
-        self._sums = UpdateSums(*state["sums"])
+        self._sums[:] = state["sums"]
 
     def observe(self, tick: Tick) -> None:
         """Adds a tick; writes a row when a period has passed."""
         self._episodes += len(tick.episodes)
         self.recent.extend(tick.episodes)
         for result in tick.results:
-            self._sums = self._sums.plus(result)
+            self._sums += (1, result.loss, result.q_mean, result.errors.mean())
         if has_passed(self._period, self._written, tick.frames):
             self._written = tick.frames
             self._write_train(tick)
@@ -208,7 +184,9 @@ class Metrics:
         now = time.perf_counter()
         self._last = (tick.frames, now)
         scales = self._network.noise_scales()
-        sums, self._sums = self._sums, _NO_SUMS
+        updates, *sums = self._sums.tolist()
+        loss, q_mean, error_mean = (total / updates if updates else None for total in sums)
+        self._sums[:] = 0
         replay = self._replay
         row = {
             "frames": tick.frames,
@@ -217,9 +195,9 @@ class Metrics:
             "return_mean_20": self.return_mean(20),
             "return_mean_100": self.return_mean(100),
             "length_mean_100": _mean([episode.length for episode in self.recent]),
-            "loss": _per_update(sums.loss, sums),
-            "q_mean": _per_update(sums.q_mean, sums),
-            "priority_mean": None if replay is None else _per_update(sums.error_mean, sums),
+            "loss": loss,
+            "q_mean": q_mean,
+            "priority_mean": None if replay is None else error_mean,
             "priority_max": None if replay is None else replay.max_priority,
             "noise_scale": _mean(list(scales.values())),
             "epsilon": tick.epsilon,
@@ -294,10 +272,6 @@ class Metrics:
         self._eval.close()
         with contextlib.suppress(tf.errors.OpError):  # A full disk; already reported.
             self._board.close()
-
-
-def _per_update(total: float, sums: UpdateSums) -> float | None:
-    return total / sums.updates if sums.updates else None
 
 
 def _mean(values: list) -> float | None:

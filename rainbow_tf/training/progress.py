@@ -6,9 +6,9 @@ import time
 
 import numpy as np
 import tensorflow as tf
-from tqdm import tqdm
 
 from rainbow_tf.config import Config
+from rainbow_tf.console import duration, progress_bar, size, table
 from rainbow_tf.replay.replay import replay_bytes
 from rainbow_tf.runs.weights import assign, values
 from rainbow_tf.training.build import AnyParts
@@ -48,8 +48,7 @@ def describe(config: Config, parts: AnyParts, start_frames: int) -> str:
         "expected time": f"{duration(seconds)} for {frames:,} frames, "
         f"at {frames_per_second:,.0f} frames/s when learning",
     }
-    width = max(map(len, rows))
-    return "\n".join(f"  {name:<{width}}  {value}" for name, value in rows.items())
+    return table(rows)
 
 
 def _free_disk(config: Config) -> int:
@@ -100,37 +99,11 @@ def blank_batch(config: Config, spec: EnvironmentSpec) -> Batch:
     )
 
 
-def size(num_bytes: float) -> str:
-    """A size for people: 7.08 GB, 2.0 MB."""
-    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
-
-
-def duration(seconds: float) -> str:
-    """A duration for people: 9 d 3 h, 2 h 5 min, 40 s."""
-    minutes, hours, days = seconds / 60, seconds / 3600, seconds / 86400
-    if days >= 1:
-        return f"{int(days)} d {int(hours) % 24} h"
-    if hours >= 1:
-        return f"{int(hours)} h {int(minutes) % 60} min"
-    if minutes >= 1:
-        return f"{int(minutes)} min {int(seconds) % 60} s"
-    return f"{seconds:.0f} s"
-
-
 class ProgressBar:
     """Frames done, frames per second, time left and the last returns."""
 
     def __init__(self, frames: int, start_frames: int):
-        self._bar = tqdm(
-            total=frames,
-            initial=start_frames,
-            unit="frame",
-            unit_scale=True,
-            file=sys.stderr,
-            # A terminal shows a moving bar; a log file gets a line every 30 s.
-            mininterval=0.5 if sys.stderr.isatty() else 30.0,
-            dynamic_ncols=True,
-        )
+        self._bar = progress_bar(total=frames, initial=start_frames, unit="frame", unit_scale=True)
 
     def show(self, frames: int, metrics: Metrics) -> None:
         """Moves the bar to a number of frames."""

@@ -12,7 +12,8 @@ from rainbow_tf.runs.weights import make_policy
 from rainbow_tf.training.build import AnyParts
 from rainbow_tf.training.metrics import Metrics
 from rainbow_tf.video.encoder import SMALL, VIDEOS, Gif, frames_per_second, video
-from rainbow_tf.video.film import Film, play
+from rainbow_tf.video.film import play
+from rainbow_tf.video.panel import Panel
 
 _SECONDS = 10
 
@@ -70,12 +71,12 @@ class Recorder:
         rate = frames_per_second(config)
         environment = make_environment(config, num_envs=1, seed=seed, training=False, screens=True)
         try:
-            film = Film(config, environment.spec, frames=frames, height=SMALL)
+            panel = Panel(config, environment.spec, frames=frames, height=SMALL)
             gif = Gif(None, frames_per_second=rate)
             with video(path, frames_per_second=rate) as writer:
                 scenes = play(self._actor, environment, config=config, episodes=1)
                 for scene in itertools.islice(scenes, _SECONDS * rate):
-                    picture = film.picture(scene)
+                    picture = panel.picture(scene)
                     writer.add(picture)
                     gif.add(picture)
                     if self._is_stopping():

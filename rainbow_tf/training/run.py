@@ -1,14 +1,15 @@
 """One run: opened or resumed in its folder, trained, and left with a last checkpoint."""
 
+import contextlib
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from rainbow_tf.agent.learner import DivergedError
+from rainbow_tf.agent.networks import store_torso
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.evaluation.evaluator import Evaluator
 from rainbow_tf.process import StopSignals
 from rainbow_tf.runs.folder import RunFolder, resumes
-from rainbow_tf.runs.store import Best, Checkpoint, kept_best
+from rainbow_tf.runs.store import Checkpoint, kept_best
 from rainbow_tf.training.build import AnyParts, build_parts
 from rainbow_tf.training.checkpoint import Checkpointer, restore
 from rainbow_tf.training.diagnosis import write_diagnosis
@@ -17,15 +18,6 @@ from rainbow_tf.training.metrics import Metrics
 from rainbow_tf.training.progress import ProgressBar, describe
 from rainbow_tf.training.recorder import Recorder
 from rainbow_tf.types import BEGINNING, Counters, Tick
-
-
-class Result(NamedTuple):
-    """How a run ended."""
-
-    frames: int
-    is_finished: bool  # it has all its frames and evaluations
-    best: Best | None
-
 
 Build = Callable[[Config, Counters], tuple[AnyParts, Iterator[Tick]]]
 
@@ -66,10 +58,16 @@ class Run:
         """Frames that the run has been trained for."""
         return self.reached.steps * self._config.frames_per_step
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has all its frames and evaluations."""
+        return self.frames >= self._config.frames and not self.evaluator.is_due(self.frames)
+
     def begin(self) -> None:
         """Writes the settings to the folder and opens its files."""
         config, parts, checkpoint = self._config, self.parts, self._checkpoint
-        self._folder.begin()
+        self._folder.begin(parts.spec)
+        store_torso(config, parts.learner.online)
         self._bar = ProgressBar(config.frames, self.frames)
         say = self._bar.say
         self.metrics = Metrics(
@@ -124,6 +122,10 @@ class Run:
             yield tick
             if self._is_stopping():
                 break
+        self.save()
+
+    def save(self) -> None:
+        """Writes a checkpoint, unless nothing has changed since the last one."""
         self._checkpointer.save(self.reached)
 
     def _evaluate(self) -> bool:
@@ -146,27 +148,28 @@ class Run:
         self.parts.close()
 
 
-def train_run(
+@contextlib.contextmanager
+def open_run(
     config: Config,
     folder: RunFolder,
     checkpoint: Checkpoint | None,
     *,
     stop: StopSignals,
     build: Build = build_single,
-) -> Result:
-    """Trains until the run is finished or stopped; a diverged run raises ConfigError."""
+) -> Iterator[Run]:
+    """A run to train by its `ticks`; a diverged one raises ConfigError."""
     run = Run(config, folder, checkpoint, build=build, is_stopping=lambda: stop.requested)
     stop.install()  # a Ctrl-C before this point leaves nothing behind
     run.begin()
     try:
-        for _ in run.ticks():
-            pass
+        yield run
     except DivergedError as error:
         raise ConfigError(_diagnosis(config, run, error)) from error
+    except GeneratorExit:  # the caller left a loop over the ticks
+        run.save()
+        raise
     finally:
         run.close()
-    is_finished = run.frames >= config.frames and not run.evaluator.is_due(run.frames)
-    return Result(run.frames, is_finished, run.evaluator.best)
 
 
 def _diagnosis(config: Config, run: Run, error: DivergedError) -> str:

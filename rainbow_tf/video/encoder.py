@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import io
+import math
 import os
 import subprocess
 from collections.abc import Iterator
@@ -33,42 +34,32 @@ class Mp4:
     """
 
     def __init__(self, path: Path, *, frames_per_second: int):
-        self._path = path
-        self._frames_per_second = frames_per_second
-        self._encoder: subprocess.Popen[bytes] | None = None
-
-    def add(self, picture: np.ndarray) -> None:
-        """Adds a picture; raises OSError if ffmpeg has failed."""
-        if self._encoder is None:
-            height, width, _ = picture.shape
-            self._encoder = self._start(f"{width}x{height}")
-        assert self._encoder.stdin is not None
-        try:
-            self._encoder.stdin.write(picture.tobytes())
-        except BrokenPipeError:
-            self.finish()  # raises with ffmpeg's message
-
-    def _start(self, size: str) -> "subprocess.Popen[bytes]":
         import imageio_ffmpeg
 
-        pictures = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", size]
-        rate = ["-r", str(self._frames_per_second)]
+        pictures = ["-f", "image2pipe", "-c:v", "ppm", "-framerate", str(frames_per_second)]
         # Sharp text, and a pixel format that all players support.
         codec = ["-c:v", "libx264", "-crf", "20", "-preset", "veryfast", "-pix_fmt", "yuv420p"]
-        output = ["-movflags", "+faststart", str(self._path)]
+        output = ["-movflags", "+faststart", str(path)]
         encoder = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", "-y"]
-        return subprocess.Popen(
-            [*encoder, *pictures, *rate, "-i", "-", *codec, *output],
+        self._encoder = subprocess.Popen(
+            [*encoder, *pictures, "-i", "-", *codec, *output],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C must not reach ffmpeg
         )
 
+    def add(self, picture: np.ndarray) -> None:
+        """Adds a picture; raises OSError if ffmpeg has failed."""
+        height, width, _ = picture.shape
+        assert self._encoder.stdin is not None
+        try:
+            self._encoder.stdin.write(b"P6 %d %d 255\n" % (width, height) + picture.tobytes())
+        except BrokenPipeError:
+            self.finish()  # raises with ffmpeg's message
+
     def finish(self) -> None:
         """Waits for ffmpeg; raises OSError if it failed."""
-        if self._encoder is None:
-            return
         _, message = self._encoder.communicate()
         if self._encoder.returncode != 0:
             lines = message.decode(errors="replace").strip().splitlines()
@@ -77,9 +68,8 @@ class Mp4:
 
     def abandon(self) -> None:
         """Stops ffmpeg."""
-        if self._encoder is not None:
-            self._encoder.kill()
-            self._encoder.communicate()
+        self._encoder.kill()
+        self._encoder.communicate()
 
 
 class Gif:
@@ -90,7 +80,7 @@ class Gif:
 
     def __init__(self, path: Path | None, *, frames_per_second: int):
         self._path = path
-        self._every = -(-frames_per_second // _GIF_FRAMES_PER_SECOND)
+        self._every = math.ceil(frames_per_second / _GIF_FRAMES_PER_SECOND)
         self._milliseconds = 1000 * self._every / frames_per_second
         self._added = 0
         self._shape: tuple[int, ...] = ()
@@ -106,7 +96,7 @@ class Gif:
 
     def encoded(self) -> bytes:
         """The content of the file."""
-        step = -(-len(self._pictures) // _GIF_SAMPLES)
+        step = math.ceil(len(self._pictures) / _GIF_SAMPLES)
         # Every third row and column: colours of smaller areas hardly matter.
         samples = [self._picture(data)[::3, ::3] for data in self._pictures[::step]]
         palette = Image.fromarray(np.concatenate(samples)).quantize(256)
@@ -182,9 +172,8 @@ def video(path: Path, *, frames_per_second: int) -> Iterator[Mp4 | Gif]:
 def enlarged(screen: np.ndarray, *, height: int, width: int) -> np.ndarray:
     """A screen [H, W, 3] at the largest size that fits: a whole multiple, or shrunk."""
     scale = min(height / screen.shape[0], width / screen.shape[1])
-    if scale >= 1:
-        return screen.repeat(int(scale), axis=0).repeat(int(scale), axis=1)
-    size = (max(1, int(screen.shape[1] * scale)), max(1, int(screen.shape[0] * scale)))
+    scale = math.floor(scale) if scale > 1 else scale
+    size = (int(screen.shape[1] * scale), int(screen.shape[0] * scale))
     return np.asarray(Image.fromarray(screen).resize(size, Image.Resampling.BOX))
 
 

@@ -111,7 +111,7 @@ def draws(network):
     """Number of noise draws of every noisy layer, from its seed state."""
     head = network.head
     parts = (head.value_hidden, head.value, head.advantage_hidden, head.advantage)
-    layers = [*network.torso, *parts]
+    layers = [*network.hidden, *parts]
     return np.array([int(layer.seed_generator.state[1]) for layer in layers])
 
 

@@ -46,7 +46,7 @@ def observations(spec, batch=2, seed=0):
 def linear_layers(network):
     head = network.head
     value = [head.value_hidden, head.value] if head.dueling else []
-    return [*network.torso, head.advantage_hidden, head.advantage, *value]
+    return [*network.hidden, head.advantage_hidden, head.advantage, *value]
 
 
 def parameters(network):
@@ -82,7 +82,7 @@ def test_nature_shapes():
     # (84 - 8) / 4 + 1 = 20, (20 - 4) / 2 + 1 = 9, (9 - 3) / 1 + 1 = 7; 7 * 7 * 64 = 3136.
     network = network_for(ATARI)
     shapes, outputs = [], tf.zeros((1, 84, 84, 4))
-    for layer in network.convolutions:
+    for layer in network.torso.convolutions:
         outputs = layer(outputs)
         shapes.append(tuple(outputs.shape[1:]))
     assert shapes == [(20, 20, 32), (9, 9, 64), (7, 7, 64)]
@@ -113,7 +113,7 @@ def test_nature_parameters_of_dqn():
 def test_data_efficient_shapes():
     # (84 - 5) // 5 + 1 = 16, (16 - 5) // 5 + 1 = 3; 3 * 3 * 64 = 576, and 256 hidden units.
     network = network_for(ATARI, network="data_efficient")
-    assert [layer.filters for layer in network.convolutions] == [32, 64]
+    assert [layer.filters for layer in network.torso.convolutions] == [32, 64]
     assert network.head.value_hidden.kernel.shape == (576, 256)
     assert network.head.advantage_hidden.kernel.shape == (576, 256)
     assert network(observations(ATARI)).shape == (2, 6, 51)
@@ -122,8 +122,8 @@ def test_data_efficient_shapes():
 def test_minatar_shapes():
     # One convolution: 10 - 3 + 1 = 8; 8 * 8 * 16 = 1024 features, 128 hidden units.
     network = network_for(MINATAR)
-    assert [layer.filters for layer in network.convolutions] == [16]
-    assert network.convolutions[0].kernel.shape == (3, 3, 4, 16)
+    assert [layer.filters for layer in network.torso.convolutions] == [16]
+    assert network.torso.convolutions[0].kernel.shape == (3, 3, 4, 16)
     assert network.head.value_hidden.kernel.shape == (1024, 128)
     assert network.head.advantage_hidden.kernel.shape == (1024, 128)
     assert network(observations(MINATAR)).shape == (2, 3, 51)
@@ -131,8 +131,8 @@ def test_minatar_shapes():
 
 def test_mlp_shapes():
     network = network_for(CARTPOLE)
-    assert network.convolutions == []
-    assert [layer.kernel.shape for layer in network.torso] == [(4, 128)]
+    assert network.torso.convolutions == []
+    assert [layer.kernel.shape for layer in network.hidden] == [(4, 128)]
     assert network.head.value_hidden.kernel.shape == (128, 128)
     assert network.head.advantage_hidden.kernel.shape == (128, 128)
     assert network(observations(CARTPOLE)).shape == (2, 2, 51)
@@ -140,7 +140,9 @@ def test_mlp_shapes():
 
 def test_convolutions_have_relus_and_bounded_initial_weights():
     network = network_for(ATARI)
-    for layer, fan_in in zip(network.convolutions, (8 * 8 * 4, 4 * 4 * 32, 9 * 64), strict=True):
+    for layer, fan_in in zip(
+        network.torso.convolutions, (8 * 8 * 4, 4 * 4 * 32, 9 * 64), strict=True
+    ):
         assert layer.activation is keras.activations.relu
         assert_allclose(np.abs(layer.kernel).max(), fan_in**-0.5, rtol=0.02)
 
@@ -160,8 +162,8 @@ def test_convolutions_have_relus_and_bounded_initial_weights():
 )
 def test_auto_chooses_by_the_observation(spec, filters):
     network = network_for(spec)
-    assert [layer.filters for layer in network.convolutions] == filters
-    assert len(network.torso) == (0 if filters else 1)
+    assert [layer.filters for layer in network.torso.convolutions] == filters
+    assert len(network.hidden) == (0 if filters else 1)
     assert network(observations(spec)).shape == (2, spec.num_actions, 51)
 
 
@@ -206,7 +208,7 @@ def test_booleans_and_floats_are_not_scaled(spec):
     # The first layer computed here: any scaling would show.
     network = network_for(spec)
     inputs = observations(spec)
-    first = [*network.convolutions, *network.torso][0]
+    first = [*network.torso.convolutions, *network.hidden][0]
     features = first(np.float32(inputs[:, 0]))
     features = tf.reshape(features, (2, -1))
     assert_allclose(network(inputs), network.head(features), atol=1e-5)
@@ -223,7 +225,7 @@ def test_stacked_frames_become_channels(spec):
     frames = np.float32(inputs) / (255 if spec.frame_dtype == np.uint8 else 1)
     frames = frames.reshape(*frames.shape[:4], -1)  # [B, S, H, W, C]
     outputs = np.concatenate([frames[:, s] for s in range(spec.frame_stack)], axis=-1)
-    for layer in network.convolutions:
+    for layer in network.torso.convolutions:
         outputs = layer(outputs)
     assert_allclose(network(inputs), network.head(tf.reshape(outputs, (2, -1))), atol=1e-5)
 
@@ -233,7 +235,7 @@ def test_permuted_frames_are_permuted_channels():
     inputs, order = observations(SMALL_ATARI), [2, 0, 3, 1]
     before = network(inputs).numpy()
     assert np.abs(network(inputs[:, order]) - before).max() > 1e-4
-    kernel = network.convolutions[0].kernel
+    kernel = network.torso.convolutions[0].kernel
     kernel.assign(kernel.numpy()[:, :, order])
     assert_allclose(network(inputs[:, order]), before, atol=1e-5)
 
@@ -246,7 +248,7 @@ def test_corner_of_a_frame_is_the_corner_of_the_image():
     dark = np.zeros((1, 4, 36, 44), np.uint8)
     bright = dark.copy()
     bright[0, 3, 35, 43] = 255
-    first = network.convolutions[0]
+    first = network.torso.convolutions[0]
     call = first.call
     first.call = lambda inputs: seen.append(call(inputs)) or seen[-1]
     network(dark)
@@ -263,7 +265,7 @@ def test_all_dense_layers_are_noisy_or_none(spec, dueling, noisy):
     network = network_for(spec, noisy=noisy, dueling=dueling, noisy_sigma=0.25)
     assert all(isinstance(layer, NoisyDense) is noisy for layer in linear_layers(network))
     names = [variable.name for variable in network.trainable_variables]
-    linear_kernels = names.count("kernel") - len(network.convolutions)
+    linear_kernels = names.count("kernel") - len(network.torso.convolutions)
     assert linear_kernels == len(linear_layers(network))
     assert names.count("kernel_sigma") == (linear_kernels if noisy else 0)
     assert len(network.noise_scales()) == (linear_kernels if noisy else 0)

@@ -27,6 +27,7 @@ from rainbow_tf.distributed import cluster
 from rainbow_tf.distributed.apex import learner as apex
 from rainbow_tf.distributed.apex import player
 from rainbow_tf.distributed.apex.player import InitialErrors, Player
+from rainbow_tf.distributed.apex.replay import RemoteReplays
 from rainbow_tf.distributed.apex.shard import NewShardError, ReplayShard, Rollout
 from rainbow_tf.runs.store import CHECKPOINTS, CheckpointStore
 from rainbow_tf.training.checkpoint import Checkpointer, restore, restore_replay
@@ -189,10 +190,12 @@ def test_initial_priorities_equal_the_learners_errors(eager, settings):
             tf.argmax(q_values(support, outputs_t), axis=1, output_type=tf.int32),
         )
         expected = (np.maximum(errors, 0) + 1e-6) ** config.priority_exponent
-        np.testing.assert_allclose(shard.priorities(ids), expected, rtol=2e-3, atol=2e-4)
+        np.testing.assert_allclose(
+            shard.call(None, "priorities", ids), expected, rtol=2e-3, atol=2e-4
+        )
         seen.update(ids.tolist())
     assert len(seen) > 100
-    assert len(np.unique(np.round(shard.priorities(np.array(sorted(seen))), 6))) > 20
+    assert len(np.unique(np.round(shard.call(None, "priorities", np.array(sorted(seen))), 6))) > 20
 
 
 @pytest.mark.parametrize("n_step", [1, 3, 7])
@@ -228,7 +231,7 @@ def test_initial_errors_at_lost_lives_and_truncated_episodes(eager, n_step):
         q_tm1 = outputs[batch.observation_tm1[:, 0], batch.action_tm1, 0]
         q_t = outputs[batch.observation_t[:, 0], :, 0].max(axis=1)
         expected = np.abs(batch.reward_t + batch.discount_t * q_t - q_tm1)
-        found = shard.priorities(ids) ** (1 / config.priority_exponent)
+        found = shard.call(None, "priorities", ids) ** (1 / config.priority_exponent)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     assert 0 < np.count_nonzero(batch.discount_t == 0) < 32
 
@@ -410,7 +413,7 @@ def test_a_killed_shard_is_restored_from_the_last_checkpoint(
         saved = shard_of(fleet, 1).status
         checkpointer(config, fleet).save(tick.counters)
     tick = next(t for t in ticks if t.counters.steps > 250)
-    handle = shard_of(fleet, 1)._handle
+    handle = shard_of(fleet, 1).handle
     if is_seen:
         handle.kill()
     else:  # it died while nobody called it, as during an evaluation
@@ -438,7 +441,7 @@ def test_a_lost_rollout_only_makes_its_actor_start_new_episodes(fake, tmp_path, 
     ticks = apex.train(config, fleet)
     next(t for t in ticks if t.counters.steps > 100)
     shard = shard_of(fleet)
-    shard._adds.append((1, Ref(error=ObjectLostError("node"))))
+    shard.adds[Ref(error=ObjectLostError("node"))] = 1
     fleet.replay.settle()
     assert fleet.replay.broken_off == {1}
     *_, last = ticks
@@ -509,7 +512,7 @@ def test_a_shard_that_dies_while_saving_costs_the_checkpoint_and_not_the_run(
     fleet = apex.build_fleet(config)
     ticks = apex.train(config, fleet)
     tick = next(t for t in ticks if t.counters.steps > 150)
-    shard_of(fleet)._handle.kill()
+    shard_of(fleet).handle.kill()
     checkpointer(config, fleet).save(tick.counters)
     assert "replay shard 0 died during the checkpoint" in capsys.readouterr().out
     assert CheckpointStore(config.folder / CHECKPOINTS).numbers() == []
@@ -525,7 +528,8 @@ def test_a_restored_shard_is_saved_in_full(fake, tmp_path):
     checkpointer(config, fleet).save(tick.counters)
     assert fleet.replay.changed_chunks() == []
     store = CheckpointStore(config.folder / CHECKPOINTS)
-    restore_replay(shard_of(fleet), store, store.open(1))
+    replays = RemoteReplays(ray=fake, shards=[shard_of(fleet)], num_actors=2)
+    restore_replay(replays, store, store.open(1))
     assert fleet.replay.changed_chunks() == fleet.replay.written_chunks()
 
 

@@ -26,10 +26,9 @@ from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.distributed import cluster
 from rainbow_tf.distributed.sweep import cells as cells_module
 from rainbow_tf.distributed.sweep import scheduler as schedule
-from rainbow_tf.distributed.sweep.cells import Ending, Outcome, Resources, read_state
-from rainbow_tf.distributed.sweep.scheduler import Job, Scheduler, Status, check_room
-from rainbow_tf.distributed.sweep.table import LiveTable
-from rainbow_tf.distributed.sweep.views import PlainLines
+from rainbow_tf.distributed.sweep.cells import Outcome, Resources, Status, read_state
+from rainbow_tf.distributed.sweep.scheduler import Job, Scheduler, check_room
+from rainbow_tf.distributed.sweep.views import LiveTable, PlainLines
 from rainbow_tf.runs.folder import FolderBusyError, RunFolder, is_finished
 from rainbow_tf.runs.store import CHECKPOINTS, CheckpointError, CheckpointStore
 from rainbow_tf.training import run as run_module
@@ -48,15 +47,8 @@ TINY = [
 
 
 def make_cells(out, *arguments, games="CartPole-v1", presets="rainbow", seeds="1", cpus=None):
-    return cells_module.make_cells(
-        environment_flags=sweep.environments(games),
-        agent_names=sweep.agents(presets),
-        seed_numbers=sweep.seeds(seeds),
-        arguments=arguments,
-        out=out,
-        cpus=cpus,
-        parse=sweep.parse,
-    )
+    kinds = sweep.parse(games, presets, arguments)
+    return cells_module.make_cells(kinds, seeds=sweep.seeds(seeds), out=out, cpus=cpus)
 
 
 # The cells.
@@ -160,13 +152,14 @@ def test_threads_default_to_the_cpus(tmp_path):
 
 
 def test_two_presets_of_the_same_agent_are_rejected(tmp_path):
-    with pytest.raises(ConfigError, match="rainbow and sticky, which are both the agent rainbow"):
+    with pytest.raises(ConfigError, match=r"rainbow on qbert and sticky on qbert .*leave one out"):
         make_cells(tmp_path, games="qbert", presets="rainbow,sticky")
 
 
 def test_a_folder_with_other_settings_is_rejected(tmp_path):
     (cell,) = make_cells(tmp_path)
-    RunFolder(cell.config).begin()
+    (cell.config.folder).mkdir(parents=True)
+    (cell.config.folder / "config.json").write_text(cell.config.to_json())
     make_cells(tmp_path, "--frames=9")
     with pytest.raises(ConfigError, match=r"--batch_size=32.*--batch_size=8.*another --out"):
         make_cells(tmp_path, "--batch_size=8")
@@ -237,14 +230,16 @@ def write_checkpoint(config, frames, *, evaluated=None):
 def test_progress_of_a_run_folder(tmp_path):
     (cell,) = make_cells(tmp_path, "--frames=1000", "--eval_period_frames=500")
     config = cell.config
-    assert read_state(config) == (0, 0, False, None, None)
+    assert read_state(config)[:5] == (0, 0, False, None, None)
     write_checkpoint(config, 600)
-    assert read_state(config) == (600, 600, False, None, None)
+    assert read_state(config)[:5] == (600, 600, False, None, None)
     train = config.folder / "train.csv"
     train.write_text("frames,return_mean_100,frames_per_second\n")
-    assert read_state(config) == (600, 600, False, None, None)
+    assert read_state(config)[:5] == (600, 600, False, None, None)
     train.write_text(train.read_text() + "650,,90.5\n700,21.5,88.5\n750,3")
-    assert read_state(config) == (700, 600, False, 88.5, 21.5), "an incomplete row does not count"
+    assert read_state(config)[:5] == (700, 600, False, 88.5, 21.5), (
+        "an incomplete row does not count"
+    )
     (config.folder / "eval.csv").write_text("frames,score_mean\n500,0.0\n")
     assert read_state(config).score == 0.0, (
         "an evaluation replaces the training score, even if it is 0"
@@ -305,30 +300,31 @@ def raising(error):
 
 def test_outcome_and_log_of_a_cell(trained):
     outcome, output = trained(lambda config: os.system("echo native output"))
-    assert outcome == (Ending.STOPPED, "ended before it was finished")
+    assert outcome[:2] == (Status.WAITING, "ended before it was done")
     assert f"Process {os.getpid()} on " in output
     assert "native output" in output
     outcome, output = trained(lambda config: write_checkpoint(config, 100))
-    assert outcome == (Ending.DONE, "")
+    assert outcome == Outcome(Status.DONE)
     assert output.count("Process") == 2, "a second process appends"
-    assert trained(raising(KeyboardInterrupt()))[0].ending is Ending.STOPPED
+    assert trained(raising(KeyboardInterrupt()))[0].status is Status.WAITING
 
 
 @pytest.mark.parametrize(
-    ("error", "ending", "reason"),
+    ("error", "status", "reason"),
     [
-        (ConfigError("--x is bad; give y."), Ending.FAILED, "--x is bad; give y."),
-        (CheckpointError("It is damaged."), Ending.FAILED, "It is damaged."),
-        (FolderBusyError("Another process."), Ending.BUSY, "Another process."),
-        (OSError(5, "Input/output error"), Ending.LOST, "OSError: [Errno 5] Input/output error"),
-        (KeyError("odd"), Ending.LOST, "KeyError: 'odd'"),
+        (ConfigError("--x is bad; give y."), Status.FAILED, "--x is bad; give y."),
+        (CheckpointError("It is damaged."), Status.FAILED, "It is damaged."),
+        (FolderBusyError("Another process."), Status.WAITING, "Another process."),
+        (OSError(5, "Input/output error"), Status.WAITING, "OSError: [Errno 5] Input/output error"),
+        (KeyError("odd"), Status.WAITING, "KeyError: 'odd'"),
     ],
 )
-def test_outcome_of_an_error(trained, error, ending, reason):
+def test_outcome_of_an_error(trained, error, status, reason):
     outcome, output = trained(raising(error))
-    assert outcome == (ending, reason)
+    assert outcome[:2] == (status, reason)
+    assert (outcome.retry_seconds > 0) == isinstance(error, FolderBusyError)
     assert reason in output
-    assert ("Traceback" in output) == (ending is Ending.LOST)
+    assert ("Traceback" in output) == ("Error: " in reason)
 
 
 def test_a_locked_folder_raises_its_own_error(tmp_path):
@@ -372,8 +368,8 @@ class ScriptedPool:
         step = self.scripts[cell.config.agent].pop(0)
         if isinstance(step, int):  # killed after a checkpoint at this frame
             write_checkpoint(cell.config, step)
-            return Outcome(Ending.LOST, "killed")
-        if step.ending is Ending.DONE:
+            return Outcome(Status.WAITING, "killed")
+        if step.status is Status.DONE:
             write_checkpoint(cell.config, cell.config.frames)
         return step
 
@@ -392,10 +388,10 @@ class RecordedView:
         pass
 
 
-DONE = Outcome(Ending.DONE)
-LOST = Outcome(Ending.LOST, "killed")
-BAD = Outcome(Ending.FAILED, "It diverged.")
-BUSY = Outcome(Ending.BUSY, "Another process trains there.")
+DONE = Outcome(Status.DONE)
+LOST = Outcome(Status.WAITING, "killed")
+BAD = Outcome(Status.FAILED, "It diverged.")
+BUSY = Outcome(Status.WAITING, "Another process trains there.", retry_seconds=10.0)
 
 
 def scheduled(tmp_path, *, max_retries=3, is_stopping=lambda pool: False, **scripts):
@@ -407,7 +403,8 @@ def scheduled(tmp_path, *, max_retries=3, is_stopping=lambda pool: False, **scri
     scheduler = Scheduler(
         cells=cells,
         pool=pool,
-        view=notes,
+        say=notes.say,
+        show=notes.show,
         max_retries=max_retries,
         may_grow=False,
         is_stopping=lambda: is_stopping(pool),
@@ -473,7 +470,7 @@ def test_a_stop_cancels_running_cells_and_starts_no_others(tmp_path):
         pool.waits_for_cancel = True
         return pool.clock >= 3
 
-    stopped = Outcome(Ending.STOPPED, "stopped")
+    stopped = Outcome(Status.WAITING, "stopped")
     jobs, pool, lines = scheduled(
         tmp_path, rainbow=[stopped], dqn=[LOST], no_double=[], is_stopping=is_stopping
     )
@@ -487,8 +484,15 @@ def test_a_stop_cancels_running_cells_and_starts_no_others(tmp_path):
 def test_a_growing_cluster_is_given_waiting_cells(tmp_path):
     cells = make_cells(tmp_path, seeds="100")
     pool = ScriptedPool()
-    arguments = {"cells": cells, "pool": pool, "view": RecordedView(), "max_retries": 0}
-    scheduler = Scheduler(may_grow=True, is_stopping=lambda: False, **arguments)
+    scheduler = Scheduler(
+        cells=cells,
+        pool=pool,
+        say=print,
+        show=print,
+        max_retries=0,
+        may_grow=True,
+        is_stopping=lambda: False,
+    )
     scheduler._submit()
     assert len(pool.submitted) == 2 + schedule._AHEAD
 
@@ -502,14 +506,15 @@ def test_a_cell_is_running_once_it_prints(tmp_path):
     scheduler = Scheduler(
         cells=[cell],
         pool=pool,
-        view=notes,
+        say=notes.say,
+        show=notes.show,
         max_retries=0,
         may_grow=False,
         is_stopping=lambda: False,
     )
     scheduler._submit()
     scheduler._update()
-    assert scheduler.jobs[0].status is Status.QUEUED
+    assert scheduler.jobs[0].status is Status.WAITING
     output.write_text("of an earlier process and this one")
     scheduler._update()
     assert scheduler.jobs[0].status is Status.RUNNING
@@ -535,16 +540,17 @@ def test_the_table_fits_the_screen(tmp_path, counts):
     jobs = example_jobs(tmp_path, *counts)
     screen = io.StringIO()
     table = LiveTable(Console(file=screen, width=80, height=24, force_terminal=True))
-    for number in range(5):
+    for number in range(8):
         table.say(f"event {number} {'long ' * 40}")
-    table._console.print(table._drawn(jobs))
+    table.show(jobs)
+    table.console.print(table.renderable)
     lines = screen.getvalue().splitlines()
     assert len(lines) <= 23
     running, _, waiting = counts
     assert f"{sum(counts):,} runs: 0 done, {running} running, {waiting:,} waiting" in lines[0]
     # 7,500 frames at 100 a second are 75 seconds.
     assert "2,500  25%       100   12.3       0:01" in lines[2]
-    assert any("event 4" in line for line in lines)
+    assert any("event 7" in line for line in lines)
     assert not any("event 0" in line for line in lines)
     rows = sum("0:01" in line for line in lines)
     more = [line for line in lines if "more active" in line]
@@ -585,12 +591,12 @@ def test_a_task_requests_what_its_cell_needs(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
-        (TaskCancelledError("x"), Outcome(Ending.STOPPED, "stopped")),
+        (TaskCancelledError("Cancelled."), Outcome(Status.WAITING, "Cancelled")),
         (
             WorkerCrashedError("The worker died.\nMany details."),
-            Outcome(Ending.LOST, "The worker died"),
+            Outcome(Status.WAITING, "The worker died"),
         ),
-        (WorkerCrashedError("Out of memory. Details."), Outcome(Ending.LOST, "Out of memory")),
+        (WorkerCrashedError("Out of memory. Details."), Outcome(Status.WAITING, "Out of memory")),
     ],
 )
 def test_outcome_of_a_task_that_ray_ended(error, outcome):
@@ -611,7 +617,7 @@ def run_sweep(run_command, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--games=qbert", "--cpus_per_run=0"], ["--cpus_per_run=0", "at least 1"]),
+        (["--games=qbert", "--cpus_per_run=0"], ["--cpus_per_run=0", "a positive integer"]),
         (["--games=qbert", "--n_step=0"], ["--n_step=0"]),
         (["--games=CartPole-v9"], ["CartPole-v9"]),
         (["--games=qbert", "--preset=minatar"], ["--game=qbert", "MinAtar/Breakout-v1"]),
@@ -732,7 +738,7 @@ def test_a_stopped_sweep_says_how_to_resume_and_resumes(
         write_checkpoint(cell.config, 100)
         if cell.config.seed == 1:
             signal.raise_signal(number)
-        return Outcome(Ending.STOPPED, "stopped")
+        return Outcome(Status.WAITING, "stopped")
 
     fake_training(interrupted)
     monkeypatch.setattr(sys, "argv", ["sweep", *TINY])

@@ -373,7 +373,7 @@ def test_spec(game):
     environment = make(game, frame_stack=3)
     spec, output = environment.spec, environment.reset()
     names = tuple(action.name for action in Emulator(Config(game=game), 0).actions)
-    assert spec == ((84, 84), np.dtype(np.uint8), 3, len(names), names)
+    assert spec == ((84, 84), np.dtype(np.uint8), 3, len(names), names, 0)
     if game == "breakout":
         assert names == ("NOOP", "FIRE", "RIGHT", "LEFT")
     assert output.observation.shape == (2, 3, 84, 84)

@@ -240,7 +240,7 @@ def test_minatar_frames_stay_bools():
         ("CartPole-v7", "did you mean --environment=CartPole-v1?"),
         ("zzz", "is not known to Gymnasium; give the id of a registered one"),
         ("a b!", "is not known to Gymnasium"),
-        ("no_such_module:Foo-v0", "needs a package that is not installed"),
+        ("no_such_module:Foo-v0", "must be installed or in the working folder"),
         ("ALE/Pong-v5", "give --game with the snake-case name"),
         ("Pendulum-v1", "has Box actions"),
         ("Multi-v0", "has MultiDiscrete actions"),

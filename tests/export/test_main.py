@@ -8,7 +8,7 @@ from small_agents import CARTPOLE, CONFIGS
 
 from rainbow_tf.agent.networks import make_support
 from rainbow_tf.export.client import SavedModelPolicy
-from rainbow_tf.export.runs import export_run
+from rainbow_tf.export.saved_model import export_run
 from rainbow_tf.runs.store import CHECKPOINTS, Best, CheckpointStore
 from rainbow_tf.runs.weights import AGENT_FILE, load_network, named, values, write_best
 from rainbow_tf.training import progress

@@ -138,7 +138,7 @@ def test_the_model_s_metadata_fills_in_missing_flags(models):
     about = play_module._ask_about(policy)
     config = play_module._environment_config(policy, about, {})
     assert (config.game, config.frame_stack, config.action_repeat) == ("qbert", 4, 4)
-    said = {**about, "preprocessing": np.array(b'{"protocol": "sticky", "frame_stack": 2}')}
+    said = {**about, "preprocessing": '{"protocol": "sticky", "frame_stack": 2}'}
     config = play_module._environment_config(policy, said, {"frame_stack": 3})
     assert (config.protocol, config.frame_stack) == ("sticky", 3)
     with pytest.raises(ConfigError, match="plays qbert, not --game=pong"):

@@ -9,7 +9,7 @@ from small_agents import CARTPOLE, make_agent
 from tensorflow.core.protobuf import saved_model_pb2
 
 from rainbow_tf.config import ConfigError
-from rainbow_tf.export import saved_model, warmup
+from rainbow_tf.export import saved_model
 from rainbow_tf.export.client import SavedModelPolicy
 from rainbow_tf.export.saved_model import export_policy
 
@@ -84,10 +84,10 @@ def test_a_watcher_never_sees_an_incomplete_model(cartpole, tmp_path):
     assert seen == [{file.relative_to(folder) for file in folder.rglob("*")}]
 
 
-@pytest.mark.parametrize("stage", ["write_model", "check_version", "_publish", "write_requests"])
+@pytest.mark.parametrize("stage", ["write_model", "check_version", "_publish", "write_warmup"])
 def test_a_failure_leaves_nothing(cartpole, tmp_path, monkeypatch, stage):
     network, settings = cartpole
-    owner = warmup if stage == "write_requests" else saved_model
+    owner = saved_model.check if stage == "check_version" else saved_model
     original = getattr(owner, stage)
 
     def fail(*arguments, **keywords):

@@ -6,8 +6,8 @@ from small_agents import make_agent, to_client
 
 from rainbow_tf.config import Config
 from rainbow_tf.environments.base import make_environment
-from rainbow_tf.export import screens
-from rainbow_tf.export.signatures import Training, make_signatures
+from rainbow_tf.environments.screens import area_taps
+from rainbow_tf.export.signatures import Training, make_signatures, to_frames
 from rainbow_tf.games import GAMES
 
 
@@ -51,10 +51,10 @@ def compare(game, num_steps, **settings):
     signatures = make_signatures(
         network, config=config, spec=spec, training=Training(), noisy=False
     )
-    to_frames = tf.function(screens.to_frames, reduce_retracing=True)
+    preprocess = tf.function(to_frames, reduce_retracing=True)
     difference, equal = 0, []
     for i in range(0, len(stacks), 8):
-        shrunk = to_frames(tf.constant(frames[i : i + 8])).numpy()
+        shrunk = preprocess(tf.constant(frames[i : i + 8])).numpy()
         difference = max(difference, np.abs(shrunk.astype(int) - stacks[i : i + 8]).max())
         raw = signatures["from_frames"](frames=tf.constant(frames[i : i + 8]))
         client = tf.constant(to_client(stacks[i : i + 8], spec))
@@ -80,6 +80,6 @@ def test_raw_screens_of_every_game(game):
 
 
 def test_area_taps_by_hand():
-    pixels, weights = screens.area_taps(5, 2)
+    pixels, weights = area_taps(5, 2)
     np.testing.assert_array_equal(pixels, [[0, 2], [1, 3], [2, 4]])
     np.testing.assert_allclose(weights, [[0.4, 0.2], [0.4, 0.4], [0.2, 0.4]], rtol=1e-6)

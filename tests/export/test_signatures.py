@@ -16,7 +16,6 @@ from rainbow_tf.export.signatures import (
     cvar,
     describe,
     make_signatures,
-    serving_shape,
     to_stacks,
 )
 from rainbow_tf.runs.weights import make_policy
@@ -139,7 +138,7 @@ def test_stacks_are_rebuilt_from_what_a_client_sends(agent):
     indirect=["agent"],
 )
 def test_shape_of_observations(agent, shape):
-    assert serving_shape(agent.spec) == shape == agent.observations.shape[1:]
+    assert agent.spec.observation_shape == shape == agent.observations.shape[1:]
 
 
 @pytest.mark.parametrize("agent", ["cartpole", "cartpole_dqn", "minatar", "qbert"], indirect=True)

@@ -1,7 +1,7 @@
 import pytest
 import tensorflow as tf
 
-from rainbow_tf.export import warmup
+from rainbow_tf.export import saved_model
 from rainbow_tf.export.saved_model import export_policy
 
 
@@ -28,7 +28,6 @@ def test_one_request_per_signature_and_batch_size(qbert_model):
 
 def test_without_the_serving_api_there_are_no_warmup_requests(cartpole, tmp_path, monkeypatch):
     network, settings = cartpole
-    monkeypatch.setattr(warmup.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(saved_model.importlib.util, "find_spec", lambda name: None)
     export = export_policy(network, output_dir=tmp_path, **settings)
-    assert export.num_warmup_requests == 0
     assert not (export.folder / "assets.extra").exists()

@@ -7,11 +7,11 @@ import pytest
 
 from rainbow_tf.config import Config
 from rainbow_tf.environments.base import make_environment
-from rainbow_tf.replay.frames import FrameRing, Lz4FrameRing, RawFrameRing
+from rainbow_tf.replay.frames import FrameRing, Lz4FrameRing
 from rainbow_tf.replay.replay import replay_bytes
 
 
-@pytest.fixture(params=[RawFrameRing, Lz4FrameRing])
+@pytest.fixture(params=[FrameRing, Lz4FrameRing])
 def ring_of(request):
     def make(*, num_lanes: int, length: int, stack: int, frame_shape=(), written: int):
         """Lane e holds 100 * (e + 1) + t at time t, in every pixel."""

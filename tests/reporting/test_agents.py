@@ -1,6 +1,6 @@
 from made_up_runs import AGENTS
 
-from rainbow_tf.reporting.agents import ABLATIONS, groups, styles
+from rainbow_tf.reporting.agents import ABLATIONS, panels, styles
 
 
 def test_colours_are_told_apart():
@@ -13,9 +13,9 @@ def test_colours_are_told_apart():
 
 
 def test_panels_are_those_of_the_paper():
-    panels = groups(AGENTS)
-    assert panels["Rainbow and its ablations"] == ["dqn", "rainbow", *ABLATIONS]
-    assert not set(panels["Rainbow and baselines"]) & set(ABLATIONS)
-    assert set().union(*panels.values()) == set(AGENTS)
-    assert groups(["rainbow"]) == {"Agents": ["rainbow"]}
-    assert list(groups(["rainbow", "no_noisy"])) == ["Rainbow and its ablations"]
+    found = {title: list(lines) for title, lines in panels(AGENTS).items()}
+    assert found["Rainbow and its ablations"] == ["dqn", "rainbow", *ABLATIONS]
+    assert not set(found["Rainbow and baselines"]) & set(ABLATIONS)
+    assert set().union(*found.values()) == set(AGENTS)
+    assert panels({"rainbow": 1}) == {"Agents": {"rainbow": 1}}
+    assert list(panels({"rainbow": 1, "no_noisy": 2})) == ["Rainbow and its ablations"]

@@ -8,7 +8,8 @@ from made_up_runs import write_evaluation, write_run
 from rainbow_tf.config import ConfigError
 from rainbow_tf.reporting.agents import ABLATIONS
 from rainbow_tf.scoring import study
-from rainbow_tf.scoring.runs import read_runs
+from rainbow_tf.scoring.normalise import references
+from rainbow_tf.scoring.runs import EVALUATED, read_runs
 
 
 @pytest.fixture
@@ -24,39 +25,46 @@ def make(tmp_path):
     return write
 
 
+# No-op references: random and human are -20.7 and 14.6 in pong, 163.9 and 13455.0 in qbert.
+def percent(game, scores):
+    return references("noop")[game].percent(np.array(scores))
+
+
 def test_curves_are_means_over_seeds(make):
     runs = make(
         ("rainbow", "pong", 1, [0.0, 10.0]),
         ("rainbow", "pong", 2, [2.0, 20.0]),
         ("rainbow", "qbert", 1, [100.0, 300.0]),
     )
-    grid = study.grid(runs)
-    assert grid.environments == ("pong", "qbert")
-    assert grid.seeds == (2, 1)
+    grid = study.percent_grid(runs)
+    assert grid.games == ("pong", "qbert")
     np.testing.assert_array_equal(grid.frames, [1e6, 2e6])
-    np.testing.assert_array_equal(grid.scores, [[1, 15], [100, 300]])
+    np.testing.assert_allclose(
+        grid.scores, [percent("pong", [1, 15]), percent("qbert", [100, 300])]
+    )
 
 
 def test_curves_in_percent(make):
-    # pong, no-op: random -20.7, human 14.6.
     grid = study.percent_grid(make(("rainbow", "pong", 1, [-20.7, 14.6])))
     np.testing.assert_allclose(grid.scores, [[0, 100]], atol=1e-9)
 
 
 def test_a_curve_ends_where_its_shortest_run_ends(make):
     runs = make(("rainbow", "pong", 1, [1.0, 2.0, 3.0]), ("rainbow", "qbert", 1, [5.0, 6.0]))
-    grid = study.grid(runs)
+    grid = study.percent_grid(runs)
     np.testing.assert_array_equal(grid.frames, [1e6, 2e6])
-    np.testing.assert_array_equal(grid.scores, [[1, 2], [5, 6]])
+    np.testing.assert_allclose(grid.scores, [percent("pong", [1, 2]), percent("qbert", [5, 6])])
 
 
 def test_a_point_that_is_some_frames_late_is_the_same_point(make, tmp_path):
     make(("rainbow", "pong", 1, [1.0, 2.0]), ("rainbow", "qbert", 1, [5.0, 6.0]))
     path = tmp_path / "pong_rainbow_1/eval.csv"
     path.write_text(path.read_text().replace("000000,", "000012,"))
-    grid = study.grid(read_runs(tmp_path))
+    grid = study.percent_grid(read_runs(tmp_path))
     assert len(grid.frames) == 2
-    np.testing.assert_allclose(grid.scores, [[1, 2], [5, 6]], atol=1e-4)
+    np.testing.assert_allclose(
+        grid.scores, [percent("pong", [1, 2]), percent("qbert", [5, 6])], atol=1e-4
+    )
 
 
 def test_the_effect_of_an_ablation_by_hand(make):
@@ -119,9 +127,9 @@ def test_end_scores_prefer_the_evaluated_snapshot(make, tmp_path):
     write_evaluation(tmp_path / "pong_rainbow_1", 6.0, protocol="paper/human")
     ends = study.end_scores(read_runs(tmp_path))
     assert list(ends) == ["paper/noop", "paper/human"]
-    assert ends["paper/noop"]["rainbow"].by_environment == {"pong": [5.0, 8.0]}
-    assert ends["paper/noop"]["rainbow"].sources == {study.SNAPSHOT, study.BEST}
-    assert ends["paper/human"]["rainbow"].by_environment == {"pong": [6.0]}
+    found = [(end.score, end.source) for end in ends["paper/noop"]["rainbow"]["pong"]]
+    assert found == [(5.0, study.BEST), (8.0, EVALUATED)]
+    assert [end.score for end in ends["paper/human"]["rainbow"]["pong"]] == [6.0]
 
 
 def test_human_starts_have_their_own_reference(make, tmp_path):
@@ -155,7 +163,8 @@ def test_end_scores_say_how_they_were_evaluated(make, tmp_path):
     make(("rainbow", "pong", 1, [1.0]))
     write_evaluation(tmp_path / "pong_rainbow_1", 5.0, snapshot="latest", eval_epsilon=0.001)
     (ends,) = study.end_scores(read_runs(tmp_path)).values()
-    assert ends["rainbow"].conditions == {"20 episodes, latest weights, epsilon 0.001"}
+    (end,) = ends["rainbow"]["pong"]
+    assert end.conditions == "20 episodes, latest weights, epsilon 0.001"
 
 
 def unfinished(runs, **which):
@@ -191,7 +200,7 @@ def test_missing_runs_of_the_grid(make):
         agent="rainbow",
         seed=2,
     )
-    found = {(m.environment, m.agent, m.seed): m.found for m in study.missing_runs(runs)}
+    found = {tuple(key): problem for *key, problem in study.missing_runs(runs)}
     assert found == {
         ("pong", "rainbow", 2): "unfinished: 2 of 10 million frames",
         ("pong", "dqn", 1): "no score yet",

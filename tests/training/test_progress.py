@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from rainbow_tf.config import Config
+from rainbow_tf.console import duration, size
 from rainbow_tf.training.build import build_parts
-from rainbow_tf.training.progress import _forecast, duration, measure_speed, size
+from rainbow_tf.training.progress import _forecast, measure_speed
 
 
 @pytest.mark.usefixtures("uncompiled")

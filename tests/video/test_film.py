@@ -3,13 +3,11 @@
 import itertools
 
 import numpy as np
-import pytest
 
 from rainbow_tf.config import Config
 from rainbow_tf.environments.base import make_environment
 from rainbow_tf.types import Decision
-from rainbow_tf.video.film import Film, play
-from rainbow_tf.video.panel import Scene, Thought
+from rainbow_tf.video.film import play
 
 CARTPOLE = Config(environment="CartPole-v1", v_min=0, v_max=100)
 
@@ -36,13 +34,12 @@ def film(config=CARTPOLE, *, episodes=2, **kwargs):
     actor = Leaning(**kwargs)
     environment = make_environment(config, num_envs=1, seed=3, training=False, screens=True)
     scenes = list(play(actor, environment, config=config, episodes=episodes))
-    spec = environment.spec
     environment.close()
-    return actor, scenes, spec
+    return actor, scenes
 
 
 def test_scenes_cover_whole_episodes():
-    actor, scenes, _ = film(is_wise=False)
+    actor, scenes = film(is_wise=False)
     games = [list(game) for _, game in itertools.groupby(scenes, lambda scene: scene.episode)]
     assert len(games) == 2
     assert len(actor.observations) == sum(len(game) - 1 for game in games)
@@ -59,16 +56,16 @@ def test_scenes_cover_whole_episodes():
 
 
 def test_scenes_have_the_actor_s_estimates():
-    _, scenes, _ = film(episodes=1, is_wise=False)
+    _, scenes = film(episodes=1, is_wise=False)
     for number, scene in enumerate(scenes[:-1], start=1):
-        thought = scene.thought
-        assert thought.value == 9.0 + number == thought.scores[thought.action]
-        assert thought.probs.shape == (2, 51)
-    assert scenes[-1].thought is scenes[-2].thought
+        action, values, value, probs = (part[0] for part in scene.decision)
+        assert value == 9.0 + number == values[action]
+        assert probs.shape == (2, 51)
+    assert scenes[-1].decision is scenes[-2].decision
 
 
 def test_screens_follow_the_game():
-    _, scenes, _ = film(episodes=1, is_wise=False)
+    _, scenes = film(episodes=1, is_wise=False)
     # The pole falls: each screen but the first few shows it lower.
     assert len({scene.screen.tobytes() for scene in scenes}) > len(scenes) / 2
     assert not np.array_equal(scenes[-1].screen, scenes[-2].screen)
@@ -76,7 +73,7 @@ def test_screens_follow_the_game():
 
 def test_epsilon_is_that_of_evaluation():
     config = Config(environment="CartPole-v1", eval_epsilon=0.25, max_episode_frames=5)
-    actor, scenes, _ = film(config, episodes=1)
+    actor, scenes = film(config, episodes=1)
     assert actor.epsilons == {0.25}
     assert len(scenes) == 6
 
@@ -93,21 +90,3 @@ def test_atari_steps_count_four_frames():
     environment.close()
     assert [scene.frame for scene in scenes] == list(range(0, 44, 4))
     assert scenes[0].screen.shape == (210, 160, 3)
-
-
-@pytest.mark.parametrize(
-    ("shape", "height", "width"),
-    [((210, 160), 630, 480), ((10, 10), 630, 630), ((400, 600), 600, 600), ((9, 5), 630, 350)],
-)
-def test_screen_and_panel_are_side_by_side(shape, height, width):
-    _, _, spec = film(episodes=1, is_wise=False)
-    thought = Thought(0, np.zeros(2), 0.0, np.full((2, 51), 1 / 51))
-    screen = np.full((*shape, 3), 200, np.uint8)
-    pictures = Film(CARTPOLE, spec, frames=10, height=630)
-    picture = pictures.picture(Scene(screen, thought, 0, 0, 0, 0.0, False))
-    assert picture.shape == (630, width + 566, 3)
-    lit = (picture[:, :width] == 200).all(axis=2)
-    rows, columns = np.flatnonzero(lit.any(axis=1)), np.flatnonzero(lit.any(axis=0))
-    assert len(columns) == width
-    assert len(rows) in (height, height // 400 * 400)
-    assert rows[0] == pytest.approx(629 - rows[-1], abs=1), "centred"

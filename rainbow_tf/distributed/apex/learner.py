@@ -1,12 +1,10 @@
 """The learner of Ape-X (Horgan et al. 2018), which also drives the actors and the replay shards.
 
-The parts of a single-process run are only wrapped: `Player` has its environment and actor,
-`ReplayShard` its replay. All requests come from this process, so a checkpoint is consistent.
+All requests come from this process, so a checkpoint is consistent.
 """
 
 import itertools
 import time
-from collections import deque
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -24,16 +22,7 @@ from rainbow_tf.replay.replay import CHUNK_SLOTS
 from rainbow_tf.runs.weights import make_policy
 from rainbow_tf.training.build import check_memory, make_learner
 from rainbow_tf.training.loop import exploration, learn
-from rainbow_tf.types import (
-    BEGINNING,
-    Batch,
-    Counters,
-    EnvironmentSpec,
-    Episode,
-    Policy,
-    Tick,
-    UpdateResult,
-)
+from rainbow_tf.types import BEGINNING, Batch, Counters, EnvironmentSpec, Episode, Policy, Tick
 
 _AHEAD = 2  # rollouts requested from an actor in advance, so that it never waits
 _LADDER_EXPONENT = 7.0  # alpha of Horgan et al. 2018
@@ -110,32 +99,33 @@ def build_fleet(config: Config, start_steps: int = 0) -> Fleet:
 
 
 def _wait_until_placed(ray: ModuleType, config: Config, players: list[Any]) -> None:
-    waiting = [player.is_ready.remote() for player in players]
+    waiting = [player.__ray_ready__.remote() for player in players]
     while waiting:
         ready, waiting = ray.wait(waiting, timeout=_NOTICE_SECONDS)
-        try:
-            ray.get(ready)
-        except ray.exceptions.RayActorError as error:
-            reason = str(error).strip().splitlines()[-1]
-            raise ConfigError(f"--actors={config.actors} could not start: {reason}") from error
+        _answer(ray, ready, f"--actors={config.actors} could not start")
         if not ready:
             cpus = ray.cluster_resources().get("CPU", 0)
-            free = "" if config.address is None else f"; each needs a CPU of the cluster's {cpus:g}"
-            say(f"Waiting for {len(waiting)} of --actors={config.actors} to start{free}.")
+            asked = f"{len(waiting)} of --actors={config.actors}"
+            say(f"Waiting for {asked} to start; each needs a CPU of the cluster's {cpus:g}.")
+
+
+def _answer(ray: ModuleType, answer: Any, failure: str) -> Any:
+    """What actors answered; raises ConfigError if Ray cannot start or restart them."""
+    try:
+        return ray.get(answer)
+    except ray.exceptions.RayActorError as error:
+        raise ConfigError(f"{failure}: {str(error).strip().splitlines()[-1]}") from error
 
 
 def object_store_bytes(config: Config, spec: EnvironmentSpec, num_parameters: int) -> int:
     """Size of Ray's object store: twice what can be in flight at the same time."""
     frame = int(np.prod(spec.frame_shape)) * spec.frame_dtype.itemsize
     rollout = config.rollout_steps * config.num_envs * (frame + 4 * config.n_step + 32)
-    batch = 2 * config.batch_size * spec.frame_stack * frame
-    weights = 4 * num_parameters
-    chunk = CHUNK_SLOTS * (frame + 16)
     in_flight = (
         (_AHEAD + WAITING_ADDS) * config.actors * rollout
-        + (PREFETCHED + 1) * batch
-        + (_AHEAD + 1) * weights
-        + 2 * chunk
+        + (PREFETCHED + 1) * 2 * config.batch_size * spec.frame_stack * frame
+        + (_AHEAD + 1) * 4 * num_parameters
+        + 2 * CHUNK_SLOTS * (frame + 16)
         + 8 * config.replay_capacity  # priorities, for a checkpoint
     )
     return max(_LEAST_STORE_BYTES, 2 * in_flight)
@@ -147,9 +137,8 @@ class Requests:
     def __init__(self, config: Config, fleet: Fleet):
         self._config = config
         self._fleet = fleet
-        self._asked = [0] * config.actors  # rollouts of each
-        self._numbers = [0] * config.actors  # of the next rollout to arrive
-        self.in_flight: deque[tuple[int, Any, Any]] = deque()  # actor, rollout, its summary
+        self._numbers = [0] * config.actors  # of the next rollout of each to arrive
+        self.in_flight: list[tuple[int, Any, Any]] = []  # actor, rollout, its summary
         self._answered = time.monotonic()
         self.broadcast()
 
@@ -172,8 +161,7 @@ class Requests:
         while planned < limit and len(self.in_flight) < _AHEAD * config.actors:
             counts = np.bincount([actor for actor, *_ in self.in_flight], minlength=config.actors)
             # Round robin: with a slow learner, the first actor would get every request.
-            actor = min(range(config.actors), key=lambda i: (counts[i], self._asked[i]))
-            self._asked[actor] += 1
+            actor = min(range(config.actors), key=lambda i: (counts[i], self._numbers[i]))
             fresh = actor in replay.broken_off
             replay.broken_off.discard(actor)
             epsilon = actor_exploration(config, actor, steps)
@@ -193,20 +181,12 @@ class Requests:
         elif time.monotonic() > self._answered + _NOTICE_SECONDS:
             self._answered = time.monotonic()
             say(f"No actor has answered for {_NOTICE_SECONDS:.0f} s; Ray may be restarting them.")
-        arrived = set(ready)
         found = []
-        for actor, rollout, told in list(self.in_flight):
-            if told not in arrived:
-                continue
-            self.in_flight.remove((actor, rollout, told))
-            try:
-                played: Played = ray.get(told)
-            except ray.exceptions.RayActorError as error:
-                reason = str(error).strip().splitlines()[-1]
-                raise ConfigError(
-                    f"Actor {actor} died and Ray cannot restart it ({reason}); rerun the command "
-                    "to resume from the last checkpoint."
-                ) from error
+        arrived = [request for request in self.in_flight if request[2] in ready]
+        self.in_flight = [request for request in self.in_flight if request[2] not in ready]
+        for actor, rollout, told in arrived:
+            failure = f"Ray cannot restart actor {actor}; rerun the command to resume"
+            played: Played = _answer(ray, told, failure)
             if played.begins and self._numbers[actor] > 0:
                 say(f"Actor {actor} or its replay shard was restarted; starting fresh episodes.")
             replay.add(actor, self._numbers[actor], rollout, played.begins)
@@ -228,22 +208,17 @@ def train(config: Config, fleet: Fleet, start: Counters = BEGINNING) -> Iterator
     fleet.replay.broken_off.update(range(config.actors))
     while steps < total_steps:
         is_empty = fleet.replay.num_sampleable == 0
-        limit = float("inf")
-        if not is_empty:
-            # Enough steps for the next update to become due, however rare updates are.
-            limit = history_steps + (updates + 1) / ratio + lead
-        requests.give(steps, limit)
+        # Enough steps for the next update to become due, however rare updates are.
+        requests.give(steps, np.inf if is_empty else history_steps + (updates + 1) / ratio + lead)
         is_due = int((steps - history_steps) * ratio) > updates and not is_empty
         played = requests.collect(0.0 if is_due else _PATIENCE_SECONDS)
         before = steps
         steps += sum(rollout.steps for rollout in played)
         beta = linear(config.importance_exponent, 1.0, steps / total_steps)
-        results: list[UpdateResult] = []
-        if is_due:
-            results.append(learn(fleet.replay, fleet.learner, beta))
-            updates += 1
-            if updates % config.broadcast_period_updates == 0:
-                requests.broadcast()
+        results = [learn(fleet.replay, fleet.learner, beta)] if is_due else []
+        updates += len(results)
+        if is_due and updates % config.broadcast_period_updates == 0:
+            requests.broadcast()
         if has_passed(target_steps, before, steps):
             fleet.learner.update_target()
         episodes: list[Episode] = [episode for rollout in played for episode in rollout.episodes]

@@ -16,7 +16,7 @@ from rainbow_tf.process import load_tensorflow
 from rainbow_tf.replay.windows import Windows, fold
 from rainbow_tf.runs.weights import make_policy
 from rainbow_tf.training.loop import replay_step
-from rainbow_tf.types import Episode, StepOutput
+from rainbow_tf.types import Episode
 
 
 class Played(NamedTuple):
@@ -44,45 +44,39 @@ class Player:
         actor = make_policy(config, self._network, self.spec, noise=True, rng=rng)
         assert isinstance(actor, Actor)
         self._actor = actor
-        self._judge = InitialErrors(config)
-        self._version: int | None = None
-        self._output: StepOutput | None = None  # None before the first reset
-
-    def is_ready(self) -> bool:
-        """Returns once the process has started."""
-        return True
+        self._initial_errors = InitialErrors(config)
+        self._version: int | None = None  # of the weights, None before the first rollout
 
     def play(
         self, weights: Sequence[np.ndarray], version: int, epsilon: float, *, fresh: bool
     ) -> tuple[Rollout, Played]:
         """Continues all lanes, or resets them first if `fresh` or at the first call."""
+        begins = fresh or self._version is None
         if version != self._version:
             variables = self._network.trainable_variables
             for variable, value in zip(variables, weights, strict=True):
                 variable.assign(value)
             self._version = version
+        if begins:
+            self._tracker = EpisodeTracker(self._config.num_envs)
+            self._initial_errors.reset()
+            self._actions = np.zeros(self._config.num_envs, np.int32)
         steps: list[dict[str, np.ndarray]] = []
         outputs: list[np.ndarray] = []
         episodes: list[Episode] = []
-        begins = fresh or self._output is None
-        if begins:
-            self._tracker = EpisodeTracker(self._config.num_envs)
-            self._judge.reset()
-            self._actions = np.zeros(self._config.num_envs, np.int32)
-        while len(steps) < self._config.rollout_steps:
-            output = (
-                self._environment.reset()
-                if begins and not steps
-                else self._environment.step(self._actions)
-            )
+        for t in range(self._config.rollout_steps):
+            resets = begins and t == 0
+            environment = self._environment
+            output = environment.reset() if resets else environment.step(self._actions)
             steps.append(replay_step(self._config, self._actions, output))
             episodes += self._tracker.observe(output)
             # Now and not in the next round: errors of windows that close here need these outputs.
             self._actions, latest = self._actor.act_and_outputs(output.observation, epsilon)
             outputs.append(latest)
-            self._output = output
         columns = {name: np.stack([step[name] for step in steps]) for name in steps[0]}
-        errors = self._judge(columns, np.stack(outputs)) if self._config.prioritized else None
+        errors = None
+        if self._config.prioritized:
+            errors = self._initial_errors(columns, np.stack(outputs))
         played = int(np.count_nonzero(~columns["is_first"]))
         return Rollout(**columns, errors=errors), Played(begins, played, episodes)
 
@@ -96,7 +90,6 @@ class InitialErrors:
     def __init__(self, config: Config):
         self._config = config
         self._support = make_support(config)
-        self._priority = config.priority_measure
         self._compute = tf.function(self._errors, jit_compile=True, autograph=False)
         self.reset()
 
@@ -108,29 +101,20 @@ class InitialErrors:
     def __call__(self, steps: dict[str, np.ndarray], outputs: np.ndarray) -> np.ndarray:
         """Errors [T, E, n] of the windows of 1 to n steps that close at each step; 0 elsewhere."""
         n_step = self._config.n_step
-        columns = {
-            name: steps[name] for name in ("action_tm1", "reward_t", "discount_t", "is_first")
-        }
-        columns["window_end"] = steps["episode_over"] | (steps["discount_t"] == 0)
+        window_ends = steps["episode_over"] | (steps["discount_t"] == 0)
+        closes = np.stack(list(map(self._windows.step, steps["is_first"], window_ends)))
+        columns = {name: steps[name] for name in ("action_tm1", "reward_t", "discount_t")}
         columns["outputs"] = outputs
-        length = len(outputs)
-        closes = np.stack(
-            [
-                self._windows.step(columns["is_first"][t], columns["window_end"][t])
-                for t in range(length)
-            ]
-        )  # [T, E, n]
         past = {
-            name: np.concatenate([self._earlier[name], column]) if self._earlier else column
+            name: np.concatenate([self._earlier.get(name, column[:0]), column])
             for name, column in columns.items()
         }
-        offset = len(past["outputs"]) - length
         self._earlier = {name: column[-n_step:] for name, column in past.items()}
         t, lane, back = np.nonzero(closes)
         errors = np.zeros(closes.shape, np.float32)
         if len(t) == 0:
             return errors
-        last = t + offset
+        last = t + len(past["outputs"]) - len(outputs)
         first = last - back - 1
         window = first[:, None] + np.arange(1, n_step + 1)  # [B, n]
         inside = np.minimum(window, last[:, None]), lane[:, None]
@@ -147,27 +131,14 @@ class InitialErrors:
         return errors
 
     def _padded(self, *columns: np.ndarray) -> np.ndarray:
-        """Errors of any number of transitions, padded so that few sizes are compiled."""
+        """Errors of any number of transitions, repeated so that few sizes are compiled."""
         count = len(columns[0])
         size = 1 << (count - 1).bit_length()
-        tensors = [
-            tf.convert_to_tensor(
-                np.concatenate([c, np.zeros((size - count, *c.shape[1:]), c.dtype)])
-            )
-            for c in columns
-        ]
+        tensors = [tf.convert_to_tensor(np.resize(c, (size, *c.shape[1:]))) for c in columns]
         return self._compute(*tensors).numpy()[:count]
 
     def _errors(self, outputs_tm1, action_tm1, reward_t, discount_t, outputs_t):
         action_t = tf.argmax(q_values(self._support, outputs_t), axis=1, output_type=tf.int32)
-        _, errors = losses_and_errors(
-            self._support,
-            self._priority,
-            outputs_tm1,
-            action_tm1,
-            reward_t,
-            discount_t,
-            outputs_t,
-            action_t,
-        )
+        transitions = outputs_tm1, action_tm1, reward_t, discount_t, outputs_t, action_t
+        _, errors = losses_and_errors(self._support, self._config.priority_measure, *transitions)
         return errors

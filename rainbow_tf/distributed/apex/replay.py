@@ -1,11 +1,10 @@
 """The replay of a run with actors, as the learner sees it: shards that sample ahead."""
 
 import errno
-import functools
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -30,78 +29,50 @@ def say(line: str) -> None:
 
 
 class RemoteShard:
-    """A shard's process, and the requests in flight to it.
-
-    Chunk numbers cover all actors: the replay's own number times the actors, plus the actor.
-    """
+    """A shard's process, its last status, and the rollouts that it has yet to store."""
 
     def __init__(
         self, *, ray: ModuleType, config: Config, spec: EnvironmentSpec, number: int, seed: int
     ):
         self._ray = ray
         self.number = number
-        self._num_actors = config.actors
         self.actors = list(range(number, config.actors, config.replay_shards))
         capacity = config.replay_capacity * len(self.actors) // config.actors
         memory = replay_bytes(capacity, spec, compressed=config.compressed_replay)
         shard = ray.remote(num_cpus=1, memory=memory, max_restarts=-1)(ReplayShard)
-        self._handle = shard.remote(config=config, spec=spec, actors=self.actors, seed=seed)
-        self._handle.begin.remote()
-        # If it died while no call was in flight, the first sign is that it is new.
-        self.death = (ray.exceptions.RayActorError, NewShardError)
+        self.handle = shard.remote(config=config, spec=spec, actors=self.actors, seed=seed)
+        self.handle.begin.remote()
         self.status = EMPTY
-        self._adds: deque[tuple[int, Any]] = deque()  # actor and answer
-
-    def begin_add(self, actor: int, number: int, rollout: Any, begins: bool) -> None:
-        """Has a rollout stored; it goes from its actor to the shard directly."""
-        self._adds.append((actor, self._handle.add.remote(actor, number, rollout, begins)))
+        self.adds: dict[Any, int] = {}  # answer to come, and actor
 
     def settle(self) -> set[int]:
         """Collects answers, waiting if too many are open; returns the actors that were refused."""
         refused = set()
-        while self._adds:
-            actor, answer = self._adds[0]
-            is_full = len(self._adds) > WAITING_ADDS * len(self.actors)
+        for answer, actor in list(self.adds.items()):
+            is_full = len(self.adds) > WAITING_ADDS * len(self.actors)
             done, _ = self._ray.wait([answer], timeout=None if is_full else 0)
             if not done:
                 break
-            self._adds.popleft()
+            del self.adds[answer]
             try:
                 status: ShardStatus | None = self._ray.get(answer)
             except self._ray.exceptions.ObjectLostError:  # lost with its node
                 status = None
             if status is None:
                 refused.add(actor)
-            else:
-                self.status = status
+            self.status = status or self.status
         return refused
-
-    def begin_sample(self, importance_exponent: float) -> Any:
-        """Requests a batch; `receive` waits for it."""
-        return self._handle.sample.remote(importance_exponent)
-
-    def receive(self, answer: Any) -> tuple[np.ndarray, Batch]:
-        """Ids and batch of a request."""
-        return self._ray.get(answer)
-
-    def update_priorities(self, ids: np.ndarray, errors: np.ndarray) -> None:
-        """Requests new priorities, without waiting."""
-        self._handle.update_priorities.remote(ids, errors)
-
-    def priorities(self, ids: np.ndarray) -> np.ndarray:
-        """Priorities of sampled transitions."""
-        return self._ray.get(self._handle.priorities.remote(ids))
 
     def wait_until_alive(self) -> None:
         """Waits for the process, which Ray restarts with an empty replay."""
-        self._adds.clear()
+        self.adds.clear()
+        self.status = EMPTY
         give_up = time.monotonic() + _RESTART_SECONDS
         while True:
             try:
-                self._ray.get(self._handle.begin.remote())
-                self.status = EMPTY
+                self._ray.get(self.handle.begin.remote())
                 return
-            except self.death as error:
+            except self._ray.exceptions.RayActorError as error:
                 if time.monotonic() > give_up:
                     raise ConfigError(
                         f"Replay shard {self.number} died and Ray could not restart it in "
@@ -110,55 +81,71 @@ class RemoteShard:
                     ) from error
                 time.sleep(0.5)
 
+
+class RemoteReplays:
+    """The replays of all actors of some shards, as a checkpoint saves them.
+
+    Chunk numbers cover all actors: the replay's own number times the actors, plus the actor.
+    """
+
+    def __init__(self, *, ray: ModuleType, shards: Sequence[RemoteShard], num_actors: int):
+        self._ray = ray
+        self._shards = shards
+        self._num_actors = num_actors
+        self._shard_of = {actor: shard for shard in shards for actor in shard.actors}
+
+    def _call(self, actor: int, method: str, *arguments: Any) -> Any:
+        return self._ray.get(self._shard_of[actor].handle.call.remote(actor, method, *arguments))
+
     def state(self) -> dict[str, np.ndarray]:
-        """State of its actors' replays, with the actor in the name."""
-        states = self._ray.get([self._handle.state.remote(actor) for actor in self.actors])
+        """State of the actors' replays, with the actor in the name."""
         return {
             f"{actor}/{name}": array
-            for actor, state in zip(self.actors, states, strict=True)
-            for name, array in state.items()
+            for actor in self._shard_of
+            for name, array in self._call(actor, "state").items()
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Restores its share of the states of all shards."""
-        for actor in self.actors:
+        """Restores these actors from the states of all."""
+        for actor in self._shard_of:
             prefix = f"{actor}/"
             its = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-            self._ray.get(self._handle.restore.remote(actor, its))
-        self.status = self._ray.get(self._handle.status.remote())
+            self._call(actor, "restore", its)
+        for shard in self._shards:
+            shard.status = self._ray.get(shard.handle.status.remote())
 
     def written_chunks(self) -> list[int]:
         """Chunks that hold steps."""
-        return self._chunks(self._handle.written_chunks)
+        return self._chunks("written_chunks")
 
     def changed_chunks(self) -> list[int]:
         """Chunks that were written since `forget_changes`."""
-        return self._chunks(self._handle.changed_chunks)
+        return self._chunks("changed_chunks")
 
-    def _chunks(self, method: Any) -> list[int]:
-        found = self._ray.get([method.remote(actor) for actor in self.actors])
+    def _chunks(self, method: str) -> list[int]:
         return [
             number * self._num_actors + actor
-            for actor, numbers in zip(self.actors, found, strict=True)
-            for number in numbers
+            for actor in self._shard_of
+            for number in self._call(actor, method)
         ]
 
-    def chunk(self, chunk: int) -> dict[str, np.ndarray]:
+    def chunk(self, number: int) -> dict[str, np.ndarray]:
         """The steps of a chunk."""
-        number, actor = divmod(chunk, self._num_actors)
-        return self._ray.get(self._handle.chunk.remote(actor, number))
+        its_number, actor = divmod(number, self._num_actors)
+        return self._call(actor, "chunk", its_number)
 
-    def restore_chunk(self, chunk: int, steps: dict[str, np.ndarray]) -> None:
+    def restore_chunk(self, number: int, steps: dict[str, np.ndarray]) -> None:
         """Restores what `chunk` returned."""
-        number, actor = divmod(chunk, self._num_actors)
-        self._ray.get(self._handle.restore_chunk.remote(actor, number, steps))
+        its_number, actor = divmod(number, self._num_actors)
+        self._call(actor, "restore_chunk", its_number, steps)
 
     def forget_changes(self) -> None:
         """Marks all chunks as saved."""
-        self._ray.get(self._handle.forget_changes.remote())
+        for actor in self._shard_of:
+            self._call(actor, "forget_changes")
 
 
-class ShardedReplay:
+class ShardedReplay(RemoteReplays):
     """Samples each batch from one shard, chosen in proportion to its total priority.
 
     So every transition is sampled as often as from one replay. A shard that dies is refilled from
@@ -166,15 +153,16 @@ class ShardedReplay:
     """
 
     def __init__(self, *, ray: ModuleType, config: Config, spec: EnvironmentSpec, seed: int):
-        self._ray = ray
-        self._store = CheckpointStore(config.folder / CHECKPOINTS)
         seeds = np.random.SeedSequence(seed)
-        self.rng = np.random.default_rng(seeds)
-        self._shards = [
+        shards = [
             RemoteShard(ray=ray, config=config, spec=spec, number=number, seed=int(shard_seed))
             for number, shard_seed in enumerate(seeds.generate_state(config.replay_shards))
         ]
-        self._num_actors = config.actors
+        super().__init__(ray=ray, shards=shards, num_actors=config.actors)
+        self.rng = np.random.default_rng(seeds)
+        self._store = CheckpointStore(config.folder / CHECKPOINTS)
+        # If a shard died while no call was in flight, the first sign is that it is new.
+        self._death = (ray.exceptions.RayActorError, NewShardError)
         self._ahead: deque[tuple[RemoteShard, Any]] = deque()
         self.broken_off: set[int] = set()  # actors whose next rollout must start fresh episodes
 
@@ -195,27 +183,29 @@ class ShardedReplay:
         return max(shard.status.max_priority for shard in self._shards)
 
     def add(self, actor: int, number: int, rollout: Any, begins: bool) -> None:
-        """Has an actor's rollout stored, by its reference."""
-        shard = self._of_actor(actor)
-        shard.begin_add(actor, number, rollout, begins)
-        self.settle(shard)
+        """Has a rollout stored; it goes from its actor to the shard directly."""
+        shard = self._shard_of[actor]
+        shard.adds[shard.handle.add.remote(actor, number, rollout, begins)] = actor
 
-    def settle(self, *shards: RemoteShard) -> None:
-        """Collects the answers of these shards, or of all."""
-        for shard in shards or self._shards:
-            refused = self._guarded(shard, shard.settle)
-            self.broken_off.update(refused or ())
+    def settle(self) -> None:
+        """Collects the answers to `add`."""
+        for shard in self._shards:
+            try:
+                self.broken_off |= shard.settle()
+            except self._death:
+                self._recover(shard)
 
     def sample(self, importance_exponent: float) -> tuple[np.ndarray, Batch]:
         """A batch that was sampled ahead; requests the next ones."""
         while True:
             while len(self._ahead) <= PREFETCHED:
                 shard = self._choose()
-                self._ahead.append((shard, shard.begin_sample(importance_exponent)))
+                self._ahead.append((shard, shard.handle.sample.remote(importance_exponent)))
             shard, answer = self._ahead.popleft()
-            draw = self._guarded(shard, functools.partial(shard.receive, answer))
-            if draw is not None:
-                return draw
+            try:
+                return self._ray.get(answer)
+            except self._death:
+                self._recover(shard)
 
     def _choose(self) -> RemoteShard:
         masses = np.array([shard.status.total_priority for shard in self._shards])
@@ -224,26 +214,26 @@ class ShardedReplay:
         return self._shards[self.rng.choice(len(masses), p=masses / masses.sum())]
 
     def update_priorities(self, ids: np.ndarray, errors: np.ndarray) -> None:
-        """Makes the errors the priorities of transitions still stored; a batch is of one shard."""
-        self._of_ids(ids).update_priorities(ids, errors)
+        """Makes the errors the priorities of transitions still stored, without waiting."""
+        self._of_batch(ids).call.remote(None, "update_priorities", ids, errors)
 
     def priorities(self, ids: np.ndarray) -> np.ndarray:
         """Priorities of sampled transitions."""
-        return self._of_ids(ids).priorities(ids)
+        return self._ray.get(self._of_batch(ids).call.remote(None, "priorities", ids))
 
-    def _of_ids(self, ids: np.ndarray) -> RemoteShard:
-        return self._of_actor(int(ids[0]) % self._num_actors)
+    def _of_batch(self, ids: np.ndarray) -> Any:
+        """The process that a batch came from: all its transitions are of one shard."""
+        return self._shard_of[int(ids[0]) % self._num_actors].handle
 
-    def _of_actor(self, actor: int) -> RemoteShard:
-        return self._shards[actor % len(self._shards)]
-
-    def _guarded(self, shard: RemoteShard, call: Callable[[], Any]) -> Any:
-        """The result of a call, or None if the shard died and was recovered."""
+    def _call(self, actor: int, method: str, *arguments: Any) -> Any:
+        """The result of a call for a checkpoint; fails the checkpoint if the shard dies."""
         try:
-            return call()
-        except shard.death:
+            return super()._call(actor, method, *arguments)
+        except self._death as error:
+            shard = self._shard_of[actor]
             self._recover(shard)
-            return None
+            reason = f"replay shard {shard.number} died during the checkpoint"
+            raise OSError(errno.EIO, reason) from error
 
     def _recover(self, shard: RemoteShard) -> None:
         say(f"Replay shard {shard.number} died; restarting it.")
@@ -253,48 +243,6 @@ class ShardedReplay:
         if checkpoint is None:
             say(f"Warning: no checkpoint yet; replay shard {shard.number} starts empty.")
             return
-        restore_replay(shard, self._store, checkpoint)
-        frames = checkpoint.frames
-        say(f"Replay shard {shard.number} was restored to {frames:,} frames.")
-
-    def state(self) -> dict[str, np.ndarray]:
-        """State of the replays of all actors."""
-        states = [self._saved(shard, shard.state) for shard in self._shards]
-        return {name: array for state in states for name, array in state.items()}
-
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Restores what `state` returned."""
-        for shard in self._shards:
-            shard.restore(state)
-
-    def written_chunks(self) -> list[int]:
-        """Chunks that hold steps."""
-        return [n for shard in self._shards for n in self._saved(shard, shard.written_chunks)]
-
-    def changed_chunks(self) -> list[int]:
-        """Chunks that were written since `forget_changes`."""
-        return [n for shard in self._shards for n in self._saved(shard, shard.changed_chunks)]
-
-    def chunk(self, chunk: int) -> dict[str, np.ndarray]:
-        """The steps of a chunk."""
-        shard = self._of_actor(chunk % self._num_actors)
-        return self._saved(shard, lambda: shard.chunk(chunk))
-
-    def restore_chunk(self, chunk: int, steps: dict[str, np.ndarray]) -> None:
-        """Restores what `chunk` returned."""
-        self._of_actor(chunk % self._num_actors).restore_chunk(chunk, steps)
-
-    def forget_changes(self) -> None:
-        """Marks all chunks as saved."""
-        for shard in self._shards:
-            self._saved(shard, shard.forget_changes)
-
-    def _saved(self, shard: RemoteShard, call: Callable[[], Any]) -> Any:
-        """The result of a call for a checkpoint; fails the checkpoint if the shard dies."""
-        try:
-            return call()
-        except shard.death as error:
-            self._recover(shard)
-            raise OSError(
-                errno.EIO, f"replay shard {shard.number} died during the checkpoint"
-            ) from error
+        only_it = RemoteReplays(ray=self._ray, shards=[shard], num_actors=self._num_actors)
+        restore_replay(only_it, self._store, checkpoint)
+        say(f"Replay shard {shard.number} was restored to {checkpoint.frames:,} frames.")

@@ -1,6 +1,6 @@
 """One process's share of the replay. Does not know TensorFlow or Ray."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,7 +42,17 @@ class ReplayShard:
     """The replays of some actors, one each: the lanes of a replay step together."""
 
     def __init__(self, *, config: Config, spec: EnvironmentSpec, actors: list[int], seed: int):
-        self._union = make_union(config, spec, actors, seed)
+        rng, *rngs = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(1 + len(actors)))
+        capacity = config.replay_capacity // config.actors
+        self._union = ReplayUnion(
+            replays={
+                actor: make_replay(config, spec, capacity=capacity, rng=its_rng)
+                for actor, its_rng in zip(actors, rngs, strict=True)
+            },
+            num_owners=config.actors,
+            batch_size=config.batch_size,
+            rng=rng,
+        )
         self._is_begun = False
         self._next: dict[int, int] = {}  # number of the rollout that continues the last one
 
@@ -73,16 +83,8 @@ class ReplayShard:
         return self.status()
 
     def sample(self, importance_exponent: float) -> tuple[np.ndarray, Batch]:
-        """Samples a batch; returns the ids of its transitions with it."""
+        """Ids and transitions of a batch."""
         return self._held.sample(importance_exponent)
-
-    def update_priorities(self, ids: np.ndarray, errors: np.ndarray) -> None:
-        """Makes the errors the priorities of transitions that are still stored."""
-        self._held.update_priorities(ids, errors)
-
-    def priorities(self, ids: np.ndarray) -> np.ndarray:
-        """Priorities of sampled transitions."""
-        return self._held.priorities(ids)
 
     def status(self) -> ShardStatus:
         """Fill and priorities."""
@@ -94,44 +96,7 @@ class ReplayShard:
             float(np.mean([replay.fill for replay in replays])),
         )
 
-    def state(self, actor: int) -> dict[str, np.ndarray]:
-        """`Replay.state` of an actor's replay."""
-        return self._held.replays[actor].state()
-
-    def restore(self, actor: int, state: dict[str, np.ndarray]) -> None:
-        """Restores what `state` returned."""
-        self._held.replays[actor].restore(state)
-
-    def written_chunks(self, actor: int) -> list[int]:
-        """Numbers of the chunks of an actor's replay that hold steps."""
-        return list(self._held.replays[actor].written_chunks())
-
-    def changed_chunks(self, actor: int) -> list[int]:
-        """Numbers of the chunks that were written since `forget_changes`."""
-        return self._held.replays[actor].changed_chunks()
-
-    def chunk(self, actor: int, number: int) -> dict[str, np.ndarray]:
-        """The steps of a chunk."""
-        return self._held.replays[actor].chunk(number)
-
-    def restore_chunk(self, actor: int, number: int, steps: dict[str, np.ndarray]) -> None:
-        """Restores what `chunk` returned, after `restore`."""
-        self._held.replays[actor].restore_chunk(number, steps)
-
-    def forget_changes(self) -> None:
-        """Marks all chunks as saved."""
-        for replay in self._held.replays.values():
-            replay.forget_changes()
-
-
-def make_union(config: Config, spec: EnvironmentSpec, actors: list[int], seed: int) -> ReplayUnion:
-    """One replay per actor, with equal shares of the capacity."""
-    rng, *rngs = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(1 + len(actors)))
-    capacity = config.replay_capacity // config.actors
-    replays = {
-        actor: make_replay(config, spec, capacity=capacity, rng=rng_)
-        for actor, rng_ in zip(actors, rngs, strict=True)
-    }
-    return ReplayUnion(
-        replays=replays, num_owners=config.actors, batch_size=config.batch_size, rng=rng
-    )
+    def call(self, actor: int | None, method: str, *arguments: Any) -> Any:
+        """Calls a method of an actor's replay, or of the union of all."""
+        target = self._held if actor is None else self._held.replays[actor]
+        return getattr(target, method)(*arguments)

@@ -1,6 +1,5 @@
 """The runs of a sweep: one agent, environment and seed each, in a folder of its own."""
 
-import contextlib
 import csv
 import dataclasses
 import enum
@@ -9,7 +8,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +23,12 @@ from rainbow_tf.types import EnvironmentSpec
 OUTPUT = "output.log"  # in the run folder: what the run printed
 _PROGRAM_BYTES = 1_500_000_000  # measured without the replay: 1.1 to 1.4 GB
 _TAIL_BYTES = 4096
+_BUSY_SECONDS = 10.0
+
+
+def counted(number: float, name: str) -> str:
+    """A number with its noun: 1 run, 3,990 runs."""
+    return f"{number:,g} {name}{'' if number == 1 else 's'}"
 
 
 class Resources(NamedTuple):
@@ -39,23 +44,18 @@ class Resources(NamedTuple):
         return int(min(shares))
 
     def __str__(self) -> str:
-        cpus = f"{self.cpus:g} CPU{'s' if self.cpus != 1 else ''}"
-        gpus = f"{self.gpus:g} GPU{'s' if self.gpus != 1 else ''}"
-        return f"{cpus}, {gpus} and {self.memory / 1e9:.1f} GB"
+        devices = f"{counted(self.cpus, 'CPU')}, {counted(self.gpus, 'GPU')}"
+        return f"{devices} and {self.memory / 1e9:.1f} GB"
 
 
 class Cell(NamedTuple):
     """One run of a sweep."""
 
+    name: str  # environment, agent and seed, as in the folder
     preset: str
     config: Config
     request: Resources
     spec: EnvironmentSpec
-
-    @property
-    def name(self) -> str:
-        """Environment, agent and seed, as in the folder."""
-        return f"{self.config.environment_name}/{self.config.agent}/seed_{self.config.seed}"
 
 
 class State(NamedTuple):
@@ -66,69 +66,55 @@ class State(NamedTuple):
     is_finished: bool
     frames_per_second: float | None
     score: float | None  # of the last evaluation, or else the mean training return
+    output_bytes: int = 0  # of the run's output, which grows as soon as its process starts
 
 
-class Ending(enum.Enum):
-    """How the process of a run ended."""
+class Status(enum.Enum):
+    """Status of a run, in the order of the summary."""
 
-    DONE = enum.auto()
-    STOPPED = enum.auto()  # by a signal, with a checkpoint
-    BUSY = enum.auto()  # another process uses the folder
-    LOST = enum.auto()  # worth a retry
-    FAILED = enum.auto()  # would fail again
+    DONE = "done"
+    RUNNING = "running"
+    WAITING = "waiting"  # also after Ray has it, until its process starts
+    FAILED = "failed"
 
 
 class Outcome(NamedTuple):
-    """How a run's process ended, and why if it is not done."""
+    """Status of a run after its process ended: done, failed, or waiting for a retry."""
 
-    ending: Ending
+    status: Status
     reason: str = ""
+    retry_seconds: float = 0.0
 
 
 def make_cells(
-    *,
-    environment_flags: Sequence[str],
-    agent_names: Sequence[str],
-    seed_numbers: Sequence[int],
-    arguments: Sequence[str],
-    out: Path,
-    cpus: int | None,
-    parse: Callable[[Sequence[str]], Config],
+    kinds: Iterable[tuple[str, Config]], *, seeds: Iterable[int], out: Path, cpus: int | None
 ) -> list[Cell]:
-    """Every run of the sweep, checked; all runs of a seed come before the next seed.
-
-    `arguments` apply to every run; `parse` turns a run's arguments into settings.
-    """
-    cells: list[Cell] = []
+    """One checked run per preset with its settings, and per seed; seed after seed."""
     specs: dict[str, EnvironmentSpec] = {}
-    for environment in environment_flags:
-        for agent in agent_names:
-            shared = [f"--preset={agent}", *arguments, environment]
-            config = parse(shared)
-            if config.actors > 0:
-                raise ConfigError(
-                    f"--preset={agent} has --actors={config.actors}, but a run of a sweep is one "
-                    "process; leave that preset out."
-                )
-            its_cpus = cpus or (2 if config.game is not None else 1)
-            if config.threads is None:
-                shared.append(f"--threads={its_cpus}")
-                config = dataclasses.replace(config, threads=its_cpus)
-            if environment not in specs:
-                specs[environment] = _spec(config)
-            memory = _memory(config, specs[environment])
-            for seed in seed_numbers:
-                folder = out.absolute() / config.environment_name / config.agent / f"seed_{seed}"
-                cells.append(
-                    Cell(
-                        preset=agent,
-                        config=dataclasses.replace(config, seed=seed, run_dir=str(folder)),
-                        request=Resources(cpus=its_cpus, gpus=0, memory=memory),
-                        spec=specs[environment],
-                    )
-                )
+    firsts: list[Cell] = []
+    for preset, config in kinds:
+        if config.actors > 0:
+            raise ConfigError(
+                f"--preset={preset} has --actors={config.actors}, but a run of a sweep is one "
+                "process; leave that preset out."
+            )
+        its_cpus = cpus or (2 if config.game is not None else 1)
+        if config.threads is None:
+            config = dataclasses.replace(config, threads=its_cpus)
+        name = config.environment_name
+        if name not in specs:
+            specs[name] = _spec(config)
+        request = Resources(its_cpus, 0, _memory(config, specs[name]))
+        firsts.append(Cell(f"{name}/{config.agent}", preset, config, request, specs[name]))
+    cells = []
+    for seed in seeds:
+        for cell in firsts:
+            name = f"{cell.name}/seed_{seed}"
+            folder = str(out.absolute() / name)
+            config = dataclasses.replace(cell.config, seed=seed, run_dir=folder)
+            cells.append(cell._replace(name=name, config=config))
     _check_folders(cells)
-    return sorted(cells, key=lambda cell: seed_numbers.index(cell.config.seed))
+    return cells
 
 
 def _spec(config: Config) -> EnvironmentSpec:
@@ -146,30 +132,26 @@ def _memory(config: Config, spec: EnvironmentSpec) -> int:
 def with_gpus(cells: Iterable[Cell], nodes: Iterable[Resources], gpus: float | None) -> list[Cell]:
     """The runs with their GPUs: as given, or one for Atari if the cluster has any."""
     has_gpus = any(node.gpus for node in nodes)
-    with_their_gpus = []
-    for cell in cells:
-        default = 1 if has_gpus and cell.config.game is not None else 0
-        request = cell.request._replace(gpus=default if gpus is None else gpus)
-        with_their_gpus.append(cell._replace(request=request))
-    return with_their_gpus
+
+    def request(cell: Cell) -> Resources:
+        default = int(has_gpus and cell.config.game is not None)
+        return cell.request._replace(gpus=default if gpus is None else gpus)
+
+    return [cell._replace(request=request(cell)) for cell in cells]
 
 
 def _check_folders(cells: Iterable[Cell]) -> None:
     """Refuses two runs in one folder, and a folder that holds a run with other settings."""
-    seen: dict[Path, Cell] = {}
+    seen: dict[Path, str] = {}
     for cell in cells:
         config = cell.config
-        other = seen.setdefault(config.folder, cell)
-        if other is not cell and other.preset != cell.preset:
+        run = f"{cell.preset} on {config.game or config.environment}"
+        other = seen.setdefault(config.folder, run)
+        if other != run:
             raise ConfigError(
-                f"--presets has {other.preset} and {cell.preset}, which are both the agent "
-                f"{config.agent} and would share {config.folder}; sweep them separately, each "
-                "with its own --out."
-            )
-        if other is not cell:
-            raise ConfigError(
-                f"--games has {other.config.environment} and {config.environment}, which would "
-                f"share {config.folder}; leave one of them out."
+                f"{other} and {run} are the same agent and environment by name and would share "
+                f"{config.folder}; leave one out of --presets or --games, or sweep them "
+                "separately, each with its own --out."
             )
         try:
             check_folder(config)
@@ -186,56 +168,56 @@ def read_state(config: Config) -> State:
     saved = 0 if checkpoint is None else checkpoint.frames
     trained = _last_row(config.folder / "train.csv")
     evaluated = _last_row(config.folder / "eval.csv")
+    speed = trained.get("frames_per_second")
+    score = evaluated.get("score_mean") or trained.get("return_mean_100")
+    output = config.folder / OUTPUT
     return State(
         frames=max(saved, int(trained.get("frames", 0))),
         saved_frames=saved,
         is_finished=checkpoint is not None and is_finished(config, checkpoint),
-        frames_per_second=trained.get("frames_per_second"),
-        score=evaluated.get("score_mean", trained.get("return_mean_100")),
+        frames_per_second=float(speed) if speed else None,
+        score=float(score) if score else None,
+        output_bytes=output.stat().st_size if output.exists() else 0,
     )
 
 
-def _last_row(path: Path) -> dict[str, float]:
-    """The numbers of the last complete row of a CSV file, by column."""
+def _last_row(path: Path) -> dict[str, str]:
+    """The last complete row of a CSV file, by column."""
     try:
         with path.open("rb") as file:
-            header = file.readline()
-            start = file.tell()
-            file.seek(max(start, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            lines = file.read().split(b"\n")[:-1]  # the rest is an incomplete line
+            text = file.readline()
+            file.seek(max(file.tell(), path.stat().st_size - _TAIL_BYTES))
+            text += file.read()
     except OSError:
         return {}
-    columns, *rows = csv.reader(line.decode(errors="replace") for line in (header, *lines[-1:]))
-    numbers = {}
-    for row in rows:
-        for name, text in zip(columns, row, strict=False):
-            with contextlib.suppress(ValueError):
-                numbers[name] = float(text)
-    return numbers
-
-
-def output_bytes(config: Config) -> int:
-    """Size of the run's output, which grows as soon as its process starts."""
-    try:
-        return (config.folder / OUTPUT).stat().st_size
-    except OSError:
-        return 0
+    complete, _, _ = text.rpartition(b"\n")
+    rows = list(csv.DictReader(complete.decode(errors="replace").splitlines()))
+    return rows[-1] if rows else {}
 
 
 def train_cell(cell: Cell) -> Outcome:
-    """Trains a run in this process; returns how it ended."""
+    """Trains a run in this process, which prints to the run's folder; returns how it ended."""
     try:
         _print_to(cell.config.folder / OUTPUT)
         print(f"Process {os.getpid()} on {socket.gethostname()} started.", flush=True)
-        return _train(cell.config)
+        _train(cell.config)
+        outcome = Outcome(Status.WAITING, "ended before it was done")
+        if read_state(cell.config).is_finished:
+            outcome = Outcome(Status.DONE)
     except KeyboardInterrupt:
-        return Outcome(Ending.STOPPED, "stopped before training began")
+        outcome = Outcome(Status.WAITING, "stopped before training began")
+    except FolderBusyError as error:
+        outcome = Outcome(Status.WAITING, str(error), retry_seconds=_BUSY_SECONDS)
+    except ConfigError as error:
+        outcome = Outcome(Status.FAILED, str(error))
     except Exception as error:
         traceback.print_exc()
-        return Outcome(Ending.LOST, f"{type(error).__name__}: {error}")
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        outcome = Outcome(Status.WAITING, f"{type(error).__name__}: {error}")
+    if outcome.reason:
+        print(f"rainbow_tf: {outcome.reason}")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return outcome
 
 
 def _print_to(path: Path) -> None:
@@ -246,25 +228,15 @@ def _print_to(path: Path) -> None:
             os.dup2(file.fileno(), descriptor)
 
 
-def _train(config: Config) -> Outcome:
+def _train(config: Config) -> None:
     load_tensorflow(config.tensorflow_threads)
-    from rainbow_tf.training.run import train_run
+    from rainbow_tf.training.run import open_run
 
-    try:
-        check_folder(config)
-        with RunFolder(config) as folder:
-            checkpoint = folder.find_checkpoint()
-            if checkpoint is None or not is_finished(config, checkpoint):
-                train_run(config, folder, checkpoint, stop=StopSignals(second=signal.SIG_DFL))
-    except FolderBusyError as error:
-        return _told(Ending.BUSY, str(error))
-    except ConfigError as error:
-        return _told(Ending.FAILED, str(error))
-    if read_state(config).is_finished:
-        return Outcome(Ending.DONE)
-    return Outcome(Ending.STOPPED, "ended before it was finished")
-
-
-def _told(ending: Ending, reason: str) -> Outcome:
-    print(f"rainbow_tf: {reason}")
-    return Outcome(ending, reason)
+    check_folder(config)
+    with RunFolder(config) as folder:
+        checkpoint = folder.find_checkpoint()
+        if checkpoint is None or not is_finished(config, checkpoint):
+            stop = StopSignals(second=signal.SIG_DFL)
+            with open_run(config, folder, checkpoint, stop=stop) as run:
+                for _ in run.ticks():
+                    pass

@@ -1,64 +1,49 @@
 """Runs a sweep on Ray: waits for room, retries lost runs from their checkpoints."""
 
 import dataclasses
-import enum
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 from rainbow_tf.config import ConfigError
 from rainbow_tf.distributed.sweep.cells import (
     Cell,
-    Ending,
     Outcome,
     Resources,
     State,
-    output_bytes,
+    Status,
+    counted,
     read_state,
     train_cell,
 )
 
 _AHEAD = 32  # runs submitted beyond the room there is: an autoscaler adds nodes for them
 _POLL_SECONDS = 1.0
-_BUSY_SECONDS = 10.0
 _CANCEL_AGAIN_SECONDS = 10.0
 
 
-class Status(enum.Enum):
-    """Status of a run."""
-
-    WAITING = "waiting"
-    QUEUED = "queued"  # Ray has it, no process yet
-    RUNNING = "running"
-    DONE = "done"
-    FAILED = "failed"
-
-
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass
 class Job:
     """A run of the sweep and its status."""
 
     cell: Cell
     state: State
-    status: Status = Status.WAITING
+    status: Status
     task: Any = None  # of Ray, while it has one
-    output_bytes: int = 0  # before the task
     tries_lost: int = 0  # in a row, without a new checkpoint
     saved_frames: int = 0  # when it was lost last
     not_before: float = 0.0  # seconds of the clock
     reason: str = ""
 
 
-class View(Protocol):
-    """Shows a sweep to a person."""
-
-    def say(self, line: str) -> None:
-        """Reports an event."""
-
-    def show(self, jobs: Sequence[Job]) -> None:
-        """Shows the current status."""
+def summary(jobs: Sequence[Job]) -> str:
+    """Number of runs by status."""
+    counts = Counter(job.status for job in jobs)
+    parts = [f"{counts[status]:,} {status.value}" for status in Status]
+    return f"{counted(len(jobs), 'run')}: {', '.join(parts)}."
 
 
 class RayPool:
@@ -90,11 +75,9 @@ class RayPool:
         """How a task ended."""
         try:
             return self._ray.get(task)
-        except self._ray.exceptions.TaskCancelledError:
-            return Outcome(Ending.STOPPED, "stopped")
         except self._ray.exceptions.RayError as error:
             first_sentence, *_ = re.split(r"\.\s|\n", str(error).strip())
-            return Outcome(Ending.LOST, first_sentence.removesuffix("."))
+            return Outcome(Status.WAITING, first_sentence.removesuffix("."))
 
     def cancel(self, task: Any) -> None:
         """Removes a queued task, or interrupts a running one so that it saves and ends."""
@@ -124,19 +107,21 @@ class Scheduler:
         *,
         cells: Sequence[Cell],
         pool: RayPool,
-        view: View,
+        say: Callable[[str], None],
+        show: Callable[[Sequence[Job]], None],
         max_retries: int,
         may_grow: bool,
         is_stopping: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ):
-        self.jobs = [Job(cell=cell, state=read_state(cell.config)) for cell in cells]
-        for job in self.jobs:
-            job.saved_frames = job.state.saved_frames
-            if job.state.is_finished:
-                job.status = Status.DONE
+        self.jobs = []
+        for cell in cells:
+            state = read_state(cell.config)
+            status = Status.DONE if state.is_finished else Status.WAITING
+            self.jobs.append(Job(cell, state, status, saved_frames=state.saved_frames))
         self._pool = pool
-        self._view = view
+        self._say = say
+        self._show = show
         self._max_retries = max_retries
         self._ahead = _AHEAD if may_grow else 0
         self._is_stopping = is_stopping
@@ -152,7 +137,7 @@ class Scheduler:
                 self._submit()
             self._collect()
             self._update()
-            self._view.show(self.jobs)
+            self._show(self.jobs)
 
     def _is_active(self) -> bool:
         if self._is_stopping():
@@ -162,22 +147,21 @@ class Scheduler:
     def _submit(self) -> None:
         """Submits as many waiting runs as there is room for, in order."""
         now = self._clock()
-        ready = [j for j in self.jobs if j.status is Status.WAITING and j.not_before <= now]
+        waiting = [job for job in self.jobs if job.status is Status.WAITING and job.task is None]
+        ready = [job for job in waiting if job.not_before <= now]
         nodes = self._pool.nodes() if ready else []
         submitted = sum(job.task is not None for job in self.jobs)
         for job in ready:
             if submitted >= sum(node.room_for(job.cell.request) for node in nodes) + self._ahead:
                 break
-            job.output_bytes = output_bytes(job.cell.config)
             job.task = self._pool.submit(job.cell)
-            job.status = Status.QUEUED
             submitted += 1
 
     def _cancel(self) -> None:
         """Interrupts all tasks; repeats it, because library code may swallow an interrupt."""
         if self._clock() < self._cancelled_at + _CANCEL_AGAIN_SECONDS:
             return
-        self._view.say("Stopping: active runs save a checkpoint. A second Ctrl-C stops at once.")
+        self._say("Stopping: active runs save a checkpoint. A second Ctrl-C stops at once.")
         self._cancelled_at = self._clock()
         for job in self.jobs:
             if job.task is not None:
@@ -186,52 +170,45 @@ class Scheduler:
     def _collect(self) -> None:
         jobs = {job.task: job for job in self.jobs if job.task is not None}
         for task in self._pool.ended(list(jobs)):
-            job = jobs[task]
-            outcome = self._pool.outcome(task)
+            job, outcome = jobs[task], self._pool.outcome(task)
             job.task = None
             job.state = read_state(job.cell.config)
-            if outcome.ending is Ending.DONE:
-                job.status = Status.DONE
+            job.status, job.reason = outcome.status, outcome.reason
+            if job.status is Status.DONE:
                 score = "" if job.state.score is None else f", last score {job.state.score:,.1f}"
                 self._tell(job, f"done{score}")
-            elif outcome.ending is Ending.FAILED:
-                self._fail(job, outcome.reason)
+            elif job.status is Status.FAILED:
+                self._tell(job, f"failed: {job.reason}")
             elif self._is_stopping():
-                job.status = Status.WAITING
                 self._tell(job, f"stopped at {job.state.saved_frames:,} frames")
             else:
-                self._retry(job, outcome)
+                self._retry(job, outcome.retry_seconds)
 
-    def _retry(self, job: Job, outcome: Outcome) -> None:
+    def _retry(self, job: Job, seconds: float) -> None:
         if job.state.saved_frames > job.saved_frames:
             job.tries_lost = 0
         job.saved_frames = job.state.saved_frames
         job.tries_lost += 1
         if job.tries_lost > self._max_retries:
-            self._fail(
-                job, f"gave up after {job.tries_lost} attempts; last error: {outcome.reason}"
-            )
+            job.status = Status.FAILED
+            job.reason = f"gave up after {job.tries_lost} attempts; last error: {job.reason}"
+            self._tell(job, f"failed: {job.reason}")
             return
-        what = "lost, resumes from"
-        if outcome.ending is Ending.BUSY:
-            what = "waits at"
-            job.not_before = self._clock() + _BUSY_SECONDS
-        job.status = Status.WAITING
-        self._tell(job, f"{what} {job.saved_frames:,} frames: {outcome.reason}")
-
-    def _fail(self, job: Job, reason: str) -> None:
-        job.status, job.reason = Status.FAILED, reason
-        self._tell(job, f"failed: {reason}")
+        job.not_before = self._clock() + seconds
+        what = "waits at" if seconds > 0 else "lost, resumes from"
+        self._tell(job, f"{what} {job.saved_frames:,} frames: {job.reason}")
 
     def _tell(self, job: Job, what: str) -> None:
-        self._view.say(f"{job.cell.name} {what}")
+        self._say(f"{job.cell.name} {what}")
 
     def _update(self) -> None:
         """Reads from the folders which runs have started, and their progress."""
         for job in self.jobs:
-            config = job.cell.config
-            if job.status is Status.QUEUED and output_bytes(config) > job.output_bytes:
+            if job.task is None:
+                continue
+            state = read_state(job.cell.config)
+            if job.status is Status.WAITING and state.output_bytes > job.state.output_bytes:
                 job.status = Status.RUNNING
                 self._tell(job, f"started from {job.state.saved_frames:,} frames")
             if job.status is Status.RUNNING:
-                job.state = read_state(config)
+                job.state = state

@@ -38,22 +38,20 @@ def write(page: Page, runs: list[Run]) -> None:
     if medians[worst] < 0:
         label = look[drops.agents[worst]].label
         page.text(f"The largest median drop is that of {label}: {medians[worst]:+.0f} %.")
-    labels = [look[name].label for name in drops.agents]
-    rows = [_row(game, labels, drops.change[:, i]) for i, game in enumerate(drops.environments)]
-    if len(rows) > 1:
-        rows.append(_row("median", labels, medians))
-    if drops.intervals is not None:
-        name = "median" if len(drops.environments) > 1 else drops.environments[0]
-        rows.append(_row(f"{name}, lower bound (95 %)", labels, drops.intervals[:, 0]))
-        rows.append(_row(f"{name}, upper bound (95 %)", labels, drops.intervals[:, 1]))
+    changes = dict(zip(drops.environments, drops.change.T, strict=True))
+    if len(changes) > 1:
+        changes["median"] = medians
     caption = (
         "Change of area by game and ablation: in percent of the difference between Rainbow and DQN."
     )
     if drops.intervals is not None:
         caption += " Bounds: bootstrap over seeds."
+        name = list(changes)[-1]
+        for bound, values in zip(("lower", "upper"), drops.intervals.T, strict=True):
+            changes[f"{name}, {bound} bound (95 %)"] = values
+    rows: list[Row] = []
+    for game, values in changes.items():
+        rows.append({"game": game})
+        for style, value in zip(look.values(), values.tolist(), strict=True):
+            rows[-1][style.label] = None if np.isnan(value) else value
     page.table(Table("ablations", caption, rows))
-
-
-def _row(game: str, labels: list[str], values: np.ndarray) -> Row:
-    cells = (None if np.isnan(value) else float(value) for value in values)
-    return {"game": game, **dict(zip(labels, cells, strict=True))}

@@ -5,17 +5,18 @@ from collections.abc import Mapping
 import numpy as np
 
 from rainbow_tf.reporting import figures
-from rainbow_tf.reporting.agents import Style, groups, styles
+from rainbow_tf.reporting.agents import Look, panels, styles
 from rainbow_tf.reporting.figures import Line
 from rainbow_tf.reporting.page import Page
 from rainbow_tf.reporting.tables import Row, Table
-from rainbow_tf.reporting.wording import made_of, short, smoothing
+from rainbow_tf.reporting.wording import made_of, short
 from rainbow_tf.scoring import study
 from rainbow_tf.scoring.aggregate import THRESHOLDS, games_at_least, moving_average
 from rainbow_tf.scoring.runs import Run
 from rainbow_tf.scoring.study import Grid
 
 _SMOOTH = 5  # points, as in the paper
+Grids = dict[str, Grid]
 
 
 def window(points: int, length: int) -> int:
@@ -31,23 +32,21 @@ def write(page: Page, runs: list[Run]) -> None:
         if not len(found[name].frames):
             page.text(f"The runs of {look[name].label} have no frames in common.", "warning")
     grids = {name: found[name] for name in look if len(found[name].frames)}
-    if max((len(grid.environments) for grid in grids.values()), default=0) < 2:
+    if max((len(grid.games) for grid in grids.values()), default=0) < 2:
         return
     size = window(_SMOOTH, min(len(grid.frames) for grid in grids.values()))
-    note = made_of(runs, smoothing(size))
+    note = made_of(runs, window=size)
     _medians(page, grids, look, size, note)
     _thresholds(page, grids, look, size, note)
 
 
-def _medians(
-    page: Page, grids: Mapping[str, Grid], look: Mapping[str, Style], size: int, note: str
-) -> None:
+def _medians(page: Page, grids: Grids, look: Look, size: int, note: str) -> None:
     medians = {
         name: Line(grid.frames[size - 1 :], moving_average(np.median(grid.scores, axis=0), size))
         for name, grid in grids.items()
     }
     page.chapter("Median score over time")
-    if _is_one_point(medians):
+    if max(len(line.frames) for line in medians.values()) == 1:
         listed = "; ".join(
             f"{look[name].label} {line.values[0]:.1f} % of human after {short(line.frames[0])} "
             "frames"
@@ -55,21 +54,16 @@ def _medians(
         )
         page.text(f"There is one evaluation, so no curve. Median score: {listed}.")
         return
-    panels = {
-        title: {name: medians[name] for name in names} for title, names in groups(grids).items()
-    }
     page.figure(
-        figures.median_curves(panels, look, note=note),
+        figures.median_curves(panels(medians), look, note=note),
         "median_curves",
         "Median over games of the human-normalised score, averaged over seeds in each game first "
         "(figures 1 and 3 of the paper).",
     )
     if "rainbow" in medians and len(medians) > 1:
         page.text(_milestones(medians, look))
-    if len({grid.environments for grid in grids.values()}) > 1:
-        listed = ", ".join(
-            f"{look[name].label} {len(grid.environments)}" for name, grid in grids.items()
-        )
+    if len({grid.games for grid in grids.values()}) > 1:
+        listed = ", ".join(f"{look[name].label} {len(grid.games)}" for name, grid in grids.items())
         page.text(
             "Agents did not play the same games, so their medians differ for that reason too; "
             f"number of games: {listed}.",
@@ -84,9 +78,7 @@ def _medians(
     page.table(table, is_folded=True)
 
 
-def _thresholds(
-    page: Page, grids: Mapping[str, Grid], look: Mapping[str, Style], size: int, note: str
-) -> None:
+def _thresholds(page: Page, grids: Grids, look: Look, size: int, note: str) -> None:
     counts = {}
     for name, grid in grids.items():
         scores = moving_average(grid.scores, size).T  # [T, G]
@@ -101,19 +93,13 @@ def _thresholds(
     if not reached:
         page.text(f"No agent reaches {THRESHOLDS[0]} % of human in any game during training.")
         return
-    if _is_one_point(counts):
+    if max(len(line.frames) for line in counts.values()) == 1:
         page.text("There is one evaluation, so no curve; the table of end scores has the counts.")
         return
+    most = max(len(grid.games) for grid in grids.values())
     page.figure(
         figures.threshold_curves(
-            {
-                title: {name: counts[name] for name in names}
-                for title, names in groups(grids).items()
-            },
-            look,
-            thresholds=reached,
-            num_games=max(len(grid.environments) for grid in grids.values()),
-            note=note,
+            panels(counts), look, thresholds=reached, num_games=most, note=note
         ),
         "thresholds",
         "Number of games in which an agent reaches a level, over time (figure 2 of the paper).",
@@ -124,11 +110,7 @@ def _thresholds(
         page.text(f"No agent reaches {levels} in any game during training.")
 
 
-def _is_one_point(lines: Mapping[str, Line]) -> bool:
-    return max(len(line.frames) for line in lines.values()) == 1
-
-
-def _milestones(medians: Mapping[str, Line], look: Mapping[str, Style]) -> str:
+def _milestones(medians: Mapping[str, Line], look: Look) -> str:
     """When Rainbow reaches DQN and the best of the others, as the paper reports it."""
     rainbow = medians["rainbow"]
     best = {name: line.values.max() for name, line in medians.items() if name != "rainbow"}

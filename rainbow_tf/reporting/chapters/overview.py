@@ -1,6 +1,8 @@
-"""What the report is about, in numbers."""
+"""The runs in numbers, which of them are missing, and how to read the report."""
 
+from rainbow_tf.reporting.agents import styles
 from rainbow_tf.reporting.page import Page
+from rainbow_tf.reporting.tables import Row, Table
 from rainbow_tf.reporting.wording import game_noun, number_of, protocol_title, seed_counts, short
 from rainbow_tf.scoring import study
 from rainbow_tf.scoring.runs import Run
@@ -14,15 +16,16 @@ def write(page: Page, runs: list[Run], *, with_paper: bool) -> None:
         "seed": seed_counts(runs),
         "run": [len(runs)],
     }
+    is_one = len(runs) == 1
     facts = []
     for noun, numbers in counts.items():
         value, _, name = number_of(noun, numbers).rpartition(" ")
         if noun == "seed":
-            facts.append((value, f"{name} of each" if len(runs) > 1 else name))
+            facts.append((value, name if is_one else f"{name} of each"))
         elif value != "1":
             facts.append((value, name))
-    frames = max(run.last_frame for run in runs)
-    page.facts([*facts, (short(frames), "frames at most" if len(runs) > 1 else "frames")])
+    frames = short(max(run.last_frame for run in runs))
+    page.facts([*facts, (frames, "frames" if is_one else "frames at most")])
     protocols = sorted({run.curve.protocol for run in runs if run.config.game is not None})
     if protocols:
         listed = "; ".join(f"`{name}` ({protocol_title(name)})" for name in protocols)
@@ -42,3 +45,45 @@ def write(page: Page, runs: list[Run], *, with_paper: bool) -> None:
         )
     for sentence in study.differing_settings(runs):
         page.text(sentence, "warning")
+
+
+def write_missing(page: Page, runs: list[Run]) -> None:
+    """Writes which runs the grid of games, agents and seeds lacks."""
+    found = study.missing_runs(runs)
+    page.chapter("Missing runs")
+    if not found:
+        page.text("None: every agent has every game with every seed, to the end.")
+        return
+    page.text(
+        f"{len(found):,} runs of the grid of games, agents and seeds are missing or unfinished. "
+        "Nothing was filled in for them. An unfinished run counts only if its agent has no "
+        "finished one; in the curves of a game, if its agent has no finished run there."
+    )
+    look = styles({agent for _, agent, _, _ in found})
+    rows: list[Row] = [
+        {"game": game, "agent": look[agent].label, "seed": seed, "found": problem}
+        for game, agent, seed, problem in found
+    ]
+    page.table(Table("missing", "Missing runs: by game.", rows))
+
+
+def write_method(page: Page, *, has_humans: bool, has_others: bool) -> None:
+    """Explains the numbers: of games with a human reference, and of other environments."""
+    page.chapter("How to read this")
+    if has_humans:
+        page.text(
+            "A human-normalised score is 100 × (score − random) / |human − random|: 0 % is "  # noqa: RUF001
+            "random play, 100 % a human tester. No-op and human starts have separate references. "
+            "Scores are means over whole games with unclipped rewards."
+        )
+        page.text(
+            "Medians and means are over games, of each game's mean over seeds. The interquartile "
+            "mean is over all runs. Intervals resample seeds within each game 2,000 times, or with "
+            "one seed the episodes of its evaluation. An agent's curve over games ends where its "
+            "shortest counted run ends. Frames are emulator frames."
+        )
+    if has_others:
+        page.text(
+            "Scores of environments without a human reference are mean returns per episode, "
+            "without reward clipping. There, one frame is one step of the environment."
+        )

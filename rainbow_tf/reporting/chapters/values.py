@@ -4,7 +4,6 @@ import numpy as np
 
 from rainbow_tf.reporting import figures
 from rainbow_tf.reporting.agents import styles
-from rainbow_tf.reporting.figures import Points
 from rainbow_tf.reporting.page import Page
 from rainbow_tf.reporting.tables import Row, Table
 from rainbow_tf.reporting.wording import made_of
@@ -21,7 +20,7 @@ def write(page: Page, runs: list[Run]) -> None:
     look = styles({run.agent for run, _ in pairs})
     count = sum(len(e.values) for _, e in pairs)
     is_by_run = count > _MANY_EPISODES
-    points: dict[str, Points] = {}
+    points = {}
     rows: list[Row] = []
     for name, style in look.items():
         found = [e for run, e in pairs if run.agent == name]
@@ -29,22 +28,15 @@ def write(page: Page, runs: list[Run]) -> None:
         returns = np.concatenate([e.returns for e in found])
         outside = np.concatenate([e.outside_support for e in found])
         outside = outside[~np.isnan(outside)]
-        points[name] = Points(values, returns)
+        points[name] = np.stack([values, returns])
         if is_by_run:
-            means = [(e.values.mean(), e.returns.mean()) for e in found]
-            points[name] = Points(*np.array(means).T)
-        rows.append(
-            {
-                "agent": style.label,
-                "value": float(values.mean()),
-                "return": float(returns.mean()),
-                "value minus return": float((values - returns).mean()),
-                "returns outside the support (%)": float(100 * outside.mean())
-                if len(outside)
-                else None,
-                "episodes": len(values),
-            }
-        )
+            points[name] = np.array([(e.values.mean(), e.returns.mean()) for e in found]).T
+        share = float(100 * outside.mean()) if len(outside) else None
+        row: Row = {"agent": style.label, "value": float(values.mean())}
+        row["return"] = float(returns.mean())
+        row["value minus return"] = float((values - returns).mean())
+        row["returns outside the support (%)"] = share
+        rows.append({**row, "episodes": len(values)})
     supports = {(run.config.v_min, run.config.v_max) for run, _ in pairs}
     support = next(iter(supports)) if len(supports) == 1 else (-np.inf, np.inf)
     shown = list({run.folder: run for run, _ in pairs}.values())  # one may have two evaluations
