@@ -18,7 +18,7 @@ from rainbow_tf.starts import file as starts
 
 def parse(*arguments):
     values = flags.FlagValues()
-    evaluate.define_flags(values)
+    evaluate.COMMAND.define_flags(values)
     values(["evaluate", *arguments])
     return values
 

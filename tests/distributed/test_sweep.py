@@ -31,7 +31,6 @@ from rainbow_tf.distributed.sweep.scheduler import Job, Scheduler, check_room
 from rainbow_tf.distributed.sweep.views import LiveTable, PlainLines
 from rainbow_tf.runs.folder import FolderBusyError, RunFolder, is_finished
 from rainbow_tf.runs.store import CHECKPOINTS, CheckpointError, CheckpointStore
-from rainbow_tf.training import run as run_module
 
 TINY = [
     "--games=CartPole-v1",
@@ -272,12 +271,12 @@ def test_a_damaged_newest_checkpoint_is_skipped(tmp_path):
 
 @pytest.fixture
 def trained(tmp_path, monkeypatch, capfd):
-    """A function that trains a cell with a given `train_run`; returns the outcome and the log."""
+    """A function that trains a cell with a given `_train`; returns the outcome and the log."""
     (cell,) = make_cells(tmp_path, "--frames=100", "--eval_period_frames=0")
     monkeypatch.setattr(cells_module, "load_tensorflow", lambda threads: None)
 
     def train(run):
-        monkeypatch.setattr(run_module, "train_run", lambda config, *_, **__: run(config))
+        monkeypatch.setattr(cells_module, "_train", run)
         saved = [os.dup(descriptor) for descriptor in (1, 2)]
         try:
             with capfd.disabled():  # the cell redirects the file descriptors

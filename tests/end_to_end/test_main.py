@@ -58,6 +58,7 @@ def test_a_run_leaves_its_folder(cartpole):
     assert {path.name for path in folder.iterdir()} == {
         ".lock",
         "config.json",
+        "environment.json",
         "train.csv",
         "eval.csv",
         "tensorboard",

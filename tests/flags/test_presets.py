@@ -1,6 +1,7 @@
 """Presets: found by name, as their papers say, each ablation without its part and no other."""
 
 import dataclasses
+import inspect
 import re
 from pathlib import Path
 
@@ -215,21 +216,22 @@ def built(monkeypatch):
     def note(module, name):
         original = getattr(module, name)
 
-        def build(**kwargs):
+        def build(*args, **kwargs):
             plain = (bool, int, float, str, type(None))
-            for key, value in kwargs.items():
+            arguments = inspect.signature(original).bind(*args, **kwargs).arguments
+            for key, value in {**arguments, **arguments.get("kwargs", {})}.items():
                 if isinstance(value, plain):
                     given.setdefault(f"{name}.{key}", []).append(value)
                 elif isinstance(value, np.ndarray):
                     given.setdefault(f"{name}.{key}", []).append(value.tolist())
-            return original(**kwargs)
+            return original(*args, **kwargs)
 
         monkeypatch.setattr(module, name, build)
 
     note(parts_module, "Learner")
     note(weights, "Actor")
     note(replay_module, "Replay")
-    for name in ("Network", "ReturnHead"):
+    for name in ("dense", "ReturnHead"):
         note(networks, name)
 
     def build(config):
@@ -262,7 +264,7 @@ def test_an_ablation_changes_its_part_and_nothing_else(preset, built):
             "Actor.support",
         },
         "ablations/no_noisy": {
-            "Network.noisy",
+            "dense.noisy",
             "ReturnHead.noisy",
             "Actor.noise",
             "early exploration",
