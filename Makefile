@@ -1,6 +1,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 GAME ?= qbert
+POLICY ?= minatar_breakout
 ARGS ?=
 PEER ?= pfrl
 PEER_PACKAGES ?= torch $(PEER) ale-py gymnasium packaging
@@ -10,13 +11,17 @@ BIN := $(VENV)/bin
 PARALLEL := -n 2 --dist loadscope
 
 .DEFAULT_GOAL := help
-.PHONY: help train check test test-slow stress coverage lint docs repository bench bench-compare clean
+.PHONY: help train demo check test test-slow stress coverage lint docs repository bench bench-compare \
+  constraints clean
 
 help:  ## Print this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
 train: $(VENV)/installed  ## Train on GAME=qbert with ARGS="--flag=value ...".
 	$(BIN)/python -m rainbow_tf.main --game=$(GAME) $(ARGS)
+
+demo: $(VENV)/installed-demo  ## Play a trained policy, POLICY=minatar_breakout or cartpole, into a GIF.
+	$(BIN)/python -m rainbow_tf.export.play --model_dir=results/policies/$(POLICY) --episodes=1 --out=$(POLICY).gif
 
 check: lint  ## Before a commit: lint, types and the tests that compile nothing.
 	$(BIN)/python -m pytest $(PARALLEL) -m "not compiles and not slow and not long and not stress"
@@ -59,14 +64,23 @@ $(VENV)-$(PEER)/installed:
 	$(VENV)-$(PEER)/bin/pip install --quiet $(PEER_PACKAGES)
 	touch $@
 
-$(VENV)/installed: setup.py pyproject.toml
+$(VENV)/installed: setup.py pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --editable .
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+$(VENV)/installed-demo: $(VENV)/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[minatar,video]"
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(BIN)/pip install --quiet --editable ".[dev]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
+
+constraints:  ## Write the newest versions of all packages to constraints.txt; then run `make test`.
+	$(PYTHON) -m venv --clear build/constraints
+	build/constraints/bin/pip install --quiet --editable ".[dev]"
+	build/constraints/bin/pip freeze --exclude-editable > constraints.txt
 
 clean:  ## Delete the virtual environments.
 	rm -rf $(VENV) $(VENV)-*

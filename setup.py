@@ -36,6 +36,7 @@ setup(
         "rainbow_tf": ["py.typed"],
         "rainbow_tf.flags": ["*.cfg", "*/*.cfg"],
         "rainbow_tf.export": ["serving/*"],
+        "rainbow_tf.reporting": ["page.css"],
         "rainbow_tf.scoring": ["data/*"],
     },
     install_requires=[

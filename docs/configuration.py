@@ -1,13 +1,10 @@
 """Writes configuration.md from the settings themselves: python docs/configuration.py."""
 
-import ast
 import dataclasses
-import inspect
-import re
-import textwrap
 from pathlib import Path
 from typing import Any
 
+from rainbow_tf.command import SMALL, setting_groups
 from rainbow_tf.config import Config
 
 PAGE = Path(__file__).with_suffix(".md")
@@ -19,6 +16,7 @@ default. `make docs` generates this page from [rainbow_tf/config.py](../rainbow_
 
 - Lengths are in emulator frames, as in the paper. On Atari an agent step is `--action_repeat`
   frames; elsewhere it is one.
+- Where a second default is given, it is for environments outside Atari.
 - A switch such as `--double` is turned off by `--nodouble`.
 - `--preset=NAME` uses the settings of a preset. Several can be given: later ones override earlier
   ones, and flags override all of them. `--list_presets` lists them.
@@ -35,35 +33,17 @@ def page() -> str:
     """The text of configuration.md: a table for each comment heading in `Config`."""
     fields = {field.name: field for field in dataclasses.fields(Config)}
     parts = [_INTRODUCTION]
-    for heading, names in groups(inspect.getsource(Config)).items():
+    for heading, names in setting_groups().items():
         rows = "".join(_row(fields[name]) for name in names)
         parts.append(f"## {heading}\n\n{_HEADER}{rows}")
     return "\n".join(parts)
-
-
-def groups(source: str) -> dict[str, list[str]]:
-    """The names of a class's fields, by the comment above them that stands on a line of its own."""
-    source = textwrap.dedent(source)
-    headings = {
-        number: match[1]
-        for number, line in enumerate(source.splitlines(), 1)
-        if (match := re.fullmatch(r"    # (.+)\.", line))
-    }
-    (definition,) = ast.parse(source).body
-    assert isinstance(definition, ast.ClassDef)
-    found: dict[str, list[str]] = {}
-    for node in definition.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            above = max(number for number in headings if number < node.lineno)
-            found.setdefault(headings[above], []).append(node.target.id)
-    return found
 
 
 def _row(field: dataclasses.Field) -> str:
     flag = f"--[no]{field.name}" if isinstance(field.default, bool) else f"--{field.name}"
     cells = (
         f"`{flag}`",
-        _default(field.default),
+        _default(field.default) + _small(field.name),
         _escaped(field.metadata["help"]),
         _allowed(field.metadata),
         "yes" if field.metadata["may_change"] else "",
@@ -82,6 +62,10 @@ def _default(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"`{value:_}`" if isinstance(value, int) else f"`{value}`"
+
+
+def _small(name: str) -> str:
+    return f"; elsewhere `{SMALL[name]:_}`" if name in SMALL else ""
 
 
 def _allowed(metadata: Any) -> str:

@@ -1,4 +1,4 @@
-"""Exports a run's policy: python -m rainbow_tf.export --run_dir=... --output_dir=models/qbert."""
+"""Exports a run's policy: python -m rainbow_tf.export --run_dir=... --out=models/qbert."""
 
 from pathlib import Path
 
@@ -13,10 +13,10 @@ from rainbow_tf.runs.folder import read_config
 
 def run(values: flags.FlagValues) -> None:
     """Checks the flags, then exports."""
-    if values.run_dir is None or values.output_dir is None:
-        raise ConfigError("Give --run_dir, the run to export, and --output_dir, where to.")
-    is_best = wants_best(values)
+    if values.run_dir is None or values.out is None:
+        raise ConfigError("Give --run_dir, the run to export, and --out, where to.")
     config = read_config(Path(values.run_dir))
+    is_best = wants_best(values, config)
     if values.noisy and not config.noisy:
         raise ConfigError("--noisy has nothing to keep: this agent has no noisy layers.")
     if values.noisy and values.tflite:
@@ -27,7 +27,7 @@ def run(values: flags.FlagValues) -> None:
 
     export = export_run(
         config,
-        Path(values.output_dir),
+        Path(values.out),
         is_best=is_best,
         checkpoint=values.checkpoint,
         noisy=values.noisy,
@@ -42,14 +42,13 @@ COMMAND = Command(
     about=str(__doc__),
     options=SNAPSHOT_FLAGS
     | {
-        "output_dir": Flag(
-            None, "Folder of the model; the export becomes its next version, 1, 2, ..."
-        ),
+        "out": Flag(None, "Folder of the model; the export becomes its next version, 1, 2, ..."),
         "noisy": Flag(False, "Keep the noise of the noisy layers: every answer draws its own."),
         "tflite": Flag(False, "Add assets.extra/policy.tflite: the default signature for LiteRT."),
     },
     run=run,
-    example="give --run_dir and --output_dir",
+    example="give --run_dir and --out",
+    old_names={"output_dir": "out"},
     interrupted="interrupted; nothing was written.",
 )
 

@@ -15,6 +15,7 @@ from absl import flags
 
 from rainbow_tf.command import Command
 from rainbow_tf.config import ConfigError
+from rainbow_tf.process import one_line
 
 WARMUP_FILE = Path("assets.extra", "tf_serving_warmup_requests")
 
@@ -188,13 +189,6 @@ def quiet_tensorflow() -> Iterator[None]:
         yield
     finally:
         logging.disable(before)
-
-
-def one_line(message: object) -> str:
-    """Up to 200 characters of a message on one line, without TensorFlow's names of nodes."""
-    text = re.sub(r"\{\{.*?\}\} ?", "", str(message)[:2000]) or repr(message)
-    line = " ".join(text.split())[:200].rstrip(".")
-    return "".join(c if c.isprintable() else "?" for c in line)
 
 
 COMMAND = Command(

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rainbow_tf.config import ConfigError
-from rainbow_tf.export.check import one_line, sorted_versions
+from rainbow_tf.export.check import sorted_versions
+from rainbow_tf.process import one_line
 
 Arrays = Mapping[str, np.ndarray]
 DEFAULT_SIGNATURE = "serving_default"

@@ -98,7 +98,7 @@ def run(values: flags.FlagValues) -> None:
     given: dict[str, Any] = {name: values[name].value for name in _SETTINGS if values[name].present}
     # Wrong settings are refused here, before TensorFlow is loaded.
     wanted = Config(**given) if "game" in given or "environment" in given else None
-    path = None if values.video is None else Path(values.video)
+    path = None if values.out is None else Path(values.out)
     if path is not None:
         check_video(path)
     policy = _find_policy(values, wanted)
@@ -208,12 +208,13 @@ COMMAND = Command(
         ),
         "timeout": Flag(10.0, "Seconds to wait for an answer.", minimum=1e-3),
         "retries": Flag(5, "Further tries when no server answers, with growing waits.", minimum=0),
-        "video": Flag(
+        "out": Flag(
             None, "Write what is played to this .mp4 file, or the first minute to this .gif."
         ),
     },
     run=run,
     example="settings look like --game=qbert",
+    old_names={"video": "out"},
 )
 
 if __name__ == "__main__":

@@ -11,9 +11,10 @@ import tensorflow as tf
 
 from rainbow_tf.agent.networks import Network
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.environments.base import make_environment
 from rainbow_tf.export import check
 from rainbow_tf.export.signatures import Training, make_signatures
+from rainbow_tf.process import one_line
+from rainbow_tf.runs.folder import environment_spec
 from rainbow_tf.runs.weights import load_network
 from rainbow_tf.types import EnvironmentSpec
 
@@ -37,16 +38,15 @@ def export_run(
     **options: Any,
 ) -> Export:
     """Writes a run's best policy or that of a checkpoint; `options` are for `export_policy`."""
-    environment = make_environment(config, num_envs=1, seed=config.seed, training=False)
-    environment.close()
-    spec = environment.spec
-    network, frames, best = load_network(
-        config, spec, is_best=is_best, checkpoint=checkpoint, seed=config.seed
-    )
+    network, frames, best = load_network(config, is_best=is_best, checkpoint=checkpoint)
     score = () if best is None else (best.score_mean, best.protocol)
-    training = Training(frames, *score)
     return export_policy(
-        network, config=config, spec=spec, training=training, output_dir=output_dir, **options
+        network,
+        config=config,
+        spec=environment_spec(config),
+        training=Training(frames, *score),
+        output_dir=output_dir,
+        **options,
     )
 
 
@@ -81,7 +81,7 @@ def export_policy(
                 )
             folder = _publish(model, output_dir)
     except (OSError, tf.errors.OpError) as error:  # a full disk raises either
-        reason = getattr(error, "strerror", None) or check.one_line(error)
+        reason = getattr(error, "strerror", None) or one_line(error)
         raise ConfigError(
             f"The model folder {output_dir} cannot be written ({reason}); give another."
         ) from error

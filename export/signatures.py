@@ -12,7 +12,7 @@ from rainbow_tf.agent.losses import q_values
 from rainbow_tf.agent.networks import Network, make_support
 from rainbow_tf.config import Config
 from rainbow_tf.environments.atari import FRAME_SHAPE, SCREEN_SHAPE
-from rainbow_tf.environments.screens import area_taps
+from rainbow_tf.environments.screens import area_means
 from rainbow_tf.types import EnvironmentSpec
 
 # Of red, green and blue; gives ALE's grey for its whole palette.
@@ -20,11 +20,11 @@ GREY = (0.299, 0.587, 0.114)
 
 
 class Training(NamedTuple):
-    """How a policy was trained; None where it is unknown."""
+    """How a policy was trained; unknown values are -1, NaN or empty."""
 
-    frames: int | None = None
-    score: float | None = None
-    protocol: str | None = None  # of the evaluation that gave the score
+    frames: int = -1
+    score: float = np.nan
+    protocol: str = ""  # of the evaluation that gave the score
 
 
 def make_signatures(
@@ -105,20 +105,7 @@ def to_frames(screens: tf.Tensor) -> tf.Tensor:
     tf.debugging.assert_rank(screens, 6)
     grey = tf.round(tf.linalg.matvec(tf.cast(screens, tf.float32), tf.constant(GREY)))
     pooled = tf.reduce_max(grey, axis=2)  # of greys, as in training; the maximum per colour differs
-    height, width = FRAME_SHAPE
-    # Columns first, as in OpenCV: another order of float sums rounds some halves differently.
-    shrunk = _shrink(_shrink(pooled, width, axis=3), height, axis=2)
-    return tf.cast(tf.round(shrunk), tf.uint8)
-
-
-def _shrink(images: tf.Tensor, size: int, axis: int) -> tf.Tensor:
-    """Area-resizes one axis by a sum of products; a matrix product would round differently."""
-    pixels, weights = area_taps(images.shape[axis], size)
-    shape = [size if i == axis else 1 for i in range(len(images.shape))]
-    total = tf.zeros((), images.dtype)
-    for pixel, weight in zip(pixels, weights, strict=True):
-        total += tf.gather(images, pixel, axis=axis) * weight.reshape(shape)
-    return total
+    return tf.cast(tf.round(area_means(pooled, FRAME_SHAPE, tf.gather)), tf.uint8)
 
 
 def checked(batch: tf.Tensor) -> tf.Tensor:
@@ -147,7 +134,7 @@ def cvar(support: np.ndarray, logits: tf.Tensor, alpha: tf.Tensor) -> tf.Tensor:
 def describe(
     config: Config, spec: EnvironmentSpec, training: Training, *, noisy: bool
 ) -> dict[str, Any]:
-    """The contents of the `metadata` signature; unknown values are -1, NaN or empty."""
+    """The contents of the `metadata` signature."""
     preprocessing = {
         "frame_shape": spec.frame_shape,
         "frame_dtype": spec.frame_dtype.name,
@@ -174,8 +161,8 @@ def describe(
         "agent": config.agent,
         "algorithm": config.algorithm,
         "noisy": noisy,
-        "frames_trained": np.int64(-1 if training.frames is None else training.frames),
-        "score": np.float32(np.nan if training.score is None else training.score),
-        "score_protocol": training.protocol or "",
+        "frames_trained": np.int64(training.frames),
+        "score": np.float32(training.score),
+        "score_protocol": training.protocol,
         "versions": json.dumps({name: importlib.metadata.version(name) for name in packages}),
     }

@@ -1,11 +1,10 @@
 """Presets: absl flagfiles, each holding only what differs from full Rainbow."""
 
-import difflib
 import fnmatch
 from collections.abc import Sequence
 from pathlib import Path
 
-from rainbow_tf.config import ConfigError
+from rainbow_tf.config import ConfigError, hint
 
 _FOLDER = Path(__file__).parent
 
@@ -19,10 +18,10 @@ def names(pattern: str = "*") -> list[str]:
 def path(name: str) -> Path:
     """The flagfile of a preset."""
     if name not in names():
-        close = difflib.get_close_matches(name, names(), n=1)
-        close = close or [known for known in names() if known.endswith(f"/{name}")]
-        hint = f"did you mean --preset={close[0]}?" if close else f"known: {', '.join(names())}."
-        raise ConfigError(f"--preset={name} is not a preset; {hint}")
+        # A bare name, such as dqn, means the preset that ends with it.
+        full = next((known for known in names() if known.endswith(f"/{name}")), name)
+        way_out = hint(full, names(), f"known: {', '.join(names())}.", flag="--preset=")
+        raise ConfigError(f"--preset={name} is not a preset; {way_out}")
     return _FOLDER / f"{name}.cfg"
 
 

@@ -1,21 +1,28 @@
 """Rainbow (Hessel et al. 2018) in TensorFlow 2 and Keras 3."""
 
 import importlib
-from typing import Any
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rainbow_tf.agent.layers import NoisyDense, ReturnHead
+    from rainbow_tf.api import Agent, load
+    from rainbow_tf.config import Config, ConfigError
+    from rainbow_tf.types import EnvironmentSpec
 
 __version__ = "0.1.0"
+__all__ = ["Agent", "Config", "ConfigError", "EnvironmentSpec", "NoisyDense", "ReturnHead", "load"]
+
+# Quiet even if the caller imports TensorFlow or Keras next; a value that is set is kept.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 # Imported on first use: TensorFlow takes seconds to load.
 _MODULES = {
-    "Agent": "api",
-    "load": "api",
-    "Config": "config",
-    "ConfigError": "config",
+    **dict.fromkeys(("Agent", "load"), "api"),
+    **dict.fromkeys(("Config", "ConfigError"), "config"),
+    **dict.fromkeys(("NoisyDense", "ReturnHead"), "agent.layers"),
     "EnvironmentSpec": "types",
-    "NoisyDense": "agent.layers",
-    "ReturnHead": "agent.layers",
 }
-__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
@@ -26,3 +33,7 @@ def __getattr__(name: str) -> Any:
 
         load_tensorflow()
     return getattr(importlib.import_module(f"rainbow_tf.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

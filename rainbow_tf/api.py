@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import dataclasses
-import difflib
 import functools
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +13,7 @@ import gymnasium
 import numpy as np
 
 from rainbow_tf.command import ALL_SETTINGS, parse_settings
-from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.config import Config, ConfigError, hint
 from rainbow_tf.environments import gym
 from rainbow_tf.environments.base import make_environment
 from rainbow_tf.games import GAMES
@@ -89,9 +88,8 @@ class Agent:
     ):
         unknown = [name for name in settings if name not in ALL_SETTINGS]
         if unknown:
-            close = difflib.get_close_matches(unknown[0], ALL_SETTINGS, n=1)
-            hint = f"; did you mean {close[0]}?" if close else "."
-            raise ConfigError(f"{unknown[0]} is not a setting{hint}")
+            way_out = hint(unknown[0], ALL_SETTINGS, "docs/configuration.md lists them.")
+            raise ConfigError(f"{unknown[0]} is not a setting; {way_out}")
         if isinstance(environment, gymnasium.Env) and settings.setdefault("num_envs", 1) != 1:
             raise ConfigError(
                 f"num_envs={settings['num_envs']} needs several environments and one was given; "
@@ -105,8 +103,8 @@ class Agent:
         self._setup(parse_settings([f"--preset={name}" for name in presets], **settings))
 
     @classmethod
-    def of(cls, config: Config) -> "Agent":
-        """The agent of complete settings."""
+    def from_config(cls, config: Config) -> "Agent":
+        """The agent of these settings."""
         agent = cls.__new__(cls)
         agent._setup(config)
         return agent
@@ -149,7 +147,7 @@ class Agent:
             raise ConfigError("There is no learner before training; call learn() or training().")
         return self._run.parts.learner
 
-    @property
+    @functools.cached_property
     def spec(self) -> EnvironmentSpec:
         """Shapes and actions of the environment."""
         return environment_spec(self.config)
@@ -178,9 +176,7 @@ class Agent:
 
         config, spec = self.config, self.spec
         if is_run(config.folder):
-            self._network, self.frames, _ = load_network(
-                config, spec, is_best=snapshot == "best", checkpoint=None, seed=config.seed
-            )
+            self._network, self.frames, _ = load_network(config, is_best=snapshot == "best")
         else:
             self._network = make_network(config, spec, seed=config.seed, name="online")
         rng = np.random.default_rng(config.seed)
@@ -306,7 +302,7 @@ def load(
         config = dataclasses.replace(config, environment=_environment_name(environment))
     if snapshot not in (None, "best", "latest"):
         raise ConfigError(f"snapshot={snapshot} is unknown; give best or latest.")
-    agent = Agent.of(config)
+    agent = Agent.from_config(config)
     agent.restore(snapshot or ("latest" if kept_best(config.folder) is None else "best"))
     return agent
 
@@ -324,9 +320,16 @@ def open_run(config: Config, stop: StopSignals) -> "Iterator[Run | None]":
             )
             yield None
             return
+        if config.has_replay and config.frames <= config.min_history_frames:
+            raise ConfigError(
+                f"--frames={config.frames} ends before the first update, which follows "
+                f"--min_history_frames={config.min_history_frames}; raise --frames or lower that."
+            )
         if config.record_period_frames > 0:
             check_video(config.folder / VIDEOS / "0.mp4")
         # TensorFlow takes seconds to load: settings are checked before it.
+        if config.game is None:
+            make_environment(config, num_envs=1, seed=config.seed, training=True).close()
         load_tensorflow(config.tensorflow_threads)
         from rainbow_tf.training import run as training
 

@@ -4,9 +4,11 @@ Every figure is a median with quartiles. Things that are compared are measured a
 process, so that a machine that slows down affects both sides.
 """
 
+import contextlib
 import dataclasses
 import functools
 import importlib.util
+import io
 import itertools
 import json
 import resource
@@ -26,7 +28,7 @@ from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.environments.base import make_environment
 from rainbow_tf.process import load_tensorflow
 from rainbow_tf.replay.replay import Replay, make_replay, replay_bytes
-from rainbow_tf.runs.store import CHECKPOINTS, CheckpointStore
+from rainbow_tf.runs.folder import RunFolder
 from rainbow_tf.types import Counters, EnvironmentSpec
 
 ATARI_SPEC = EnvironmentSpec((84, 84), np.dtype(np.uint8), 4, 6, ())
@@ -65,7 +67,7 @@ def measure_learner(config: Config, repeats: int) -> Iterator[Figure]:
     """The update of the full network, absolute and relative to the matmul rate."""
     import tensorflow as tf
 
-    learner, batch = _learner_and_batch(config, ATARI_SPEC)
+    learner, batch = _learner_and_batch(config)
     size = 1536
     matrix = tf.random.stateless_uniform((size, size), [1, 2])
     matmul = tf.function(lambda: tf.matmul(matrix, matrix))
@@ -80,30 +82,22 @@ def measure_learner(config: Config, repeats: int) -> Iterator[Figure]:
 
 def update_flops(network, batch_size: int, *, double: bool) -> float:
     """Minimum arithmetic of one update: the forward passes and one backward pass."""
-    macs = list(_macs(network))
+    side = ATARI_SPEC.frame_shape[0]
+    macs = []  # multiplications per example in each layer
+    for layer in network.torso.convolutions:
+        side = (side - layer.kernel_size[0]) // layer.strides[0] + 1
+        macs.append(side**2 * int(np.prod(layer.kernel.shape)))
+    macs += [int(np.prod(layer.kernel.shape)) for layer in network.head._layers]
     passes = 3 if double else 2
     # The backward pass has two products per layer, one for the first: its inputs need no gradient.
     return 2.0 * batch_size * (passes * sum(macs) + 2 * sum(macs) - macs[0])
 
 
-def _macs(network) -> Iterator[int]:
-    """Multiplications per example in each layer, from the first to the last."""
-    side = ATARI_SPEC.frame_shape[0]
-    for layer in network.torso.convolutions:
-        side = (side - layer.kernel_size[0]) // layer.strides[0] + 1
-        yield side**2 * int(np.prod(layer.kernel.shape))
-    for layer in network.head._layers:
-        yield int(np.prod(layer.kernel.shape))
-
-
 def measure_acting(config: Config, repeats: int) -> Iterator[Figure]:
     """Choosing actions for several lanes at once."""
-    learner, batch = _learner_and_batch(config, ATARI_SPEC)
+    learner, batch = _learner_and_batch(config)
     lanes = (1, 4, 8, 32)
-    actions = [
-        functools.partial(_act(config, learner, noise=True), batch.observation_t[:count])
-        for count in lanes
-    ]
+    actions = [_acting(config, learner, batch.observation_t[:count], noise=True) for count in lanes]
     seconds = seconds_in_turns(repeats, *actions)
     for count, samples in zip(lanes, seconds, strict=True):
         yield figure(f"acting, {count} lanes", "ms", samples * 1e3)
@@ -113,16 +107,8 @@ def measure_acting(config: Config, repeats: int) -> Iterator[Figure]:
 def measure_environment(config: Config, repeats: int) -> Iterator[Figure]:
     """Steps of the environment without an agent."""
     for lanes in (1, 4, 8, 16):
-        environment = make_environment(config, num_envs=lanes, seed=1, training=True)
-        rng = np.random.default_rng(1)
-        environment.reset()
-
-        def play(environment=environment, lanes=lanes, rng=rng) -> None:
-            for _ in range(20):
-                environment.step(rng.integers(environment.spec.num_actions, size=lanes))
-
-        seconds = seconds_in_turns(repeats, play)[0]
-        environment.close()
+        with contextlib.closing(_random_play(config, lanes)) as frames:
+            (seconds,) = seconds_in_turns(repeats, functools.partial(_advance, frames, 20))
         yield figure(f"environment, {lanes} lanes", "steps/s", 20 * lanes / seconds)
 
 
@@ -132,41 +118,39 @@ def measure_replay(config: Config, repeats: int) -> Iterator[Figure]:
     play = _recorded_play(config)
     filled = [_full_replay(config, capacity, play) for capacity in capacities]
     before = psutil.Process().memory_info().rss
-    filled.append(_full_replay(config, 100_000, play, compressed=True))
+    filled.append(_full_replay(config, 100_000, play, compression="lz4"))
     compressed_bytes = (psutil.Process().memory_info().rss - before) / 100_000
     names = [*(f"{capacity:,} slots" for capacity in capacities), "100,000 slots, lz4"]
-    adds = [lambda add=add: add(20) for _, add in filled]
+    adds = [functools.partial(add, 20) for _, add in filled]
     for name, samples in zip(names, seconds_in_turns(repeats, *adds), strict=True):
         yield figure(f"replay add, {config.num_envs} lanes, {name}", "ms", samples * 50)
     rng = np.random.default_rng(1)
+    ids: np.ndarray
 
-    def sample_and_update(replay: Replay) -> tuple[float, float]:
-        started = time.perf_counter()
-        ids, batch = replay.sample(0.4)
-        sampled = time.perf_counter()
-        replay.update_priorities(ids, rng.random(len(batch.weight)))
-        return sampled - started, time.perf_counter() - sampled
+    def sample(replay: Replay) -> None:
+        nonlocal ids
+        ids, _ = replay.sample(0.4)
 
-    # Rounds over the replays: [rounds, replays, sample or update]
-    rounds = [[sample_and_update(replay) for replay, _ in filled] for _ in range(20 * repeats)]
-    seconds = np.array(rounds)
-    for i, name in enumerate(names):
-        for k, action in enumerate(("sample", "update")):
-            yield figure(f"replay {action}, {name}", "ms", seconds[:, i, k] * 1e3)
-    both = seconds.sum(axis=2)
-    yield figure("replay sample and update, 1,000,000 slots", "ms", both[:, 2] * 1e3)
-    yield figure("the same against 10,000 slots", "times", both[:, 2] / both[:, 0])
+    def update(replay: Replay) -> None:
+        replay.update_priorities(ids, rng.random(len(ids)))
+
+    actions = [functools.partial(act, replay) for replay, _ in filled for act in (sample, update)]
+    seconds = seconds_in_turns(20 * repeats, *actions)
+    for name, sampling, updating in zip(names, seconds[::2], seconds[1::2], strict=True):
+        yield figure(f"replay sample, {name}", "ms", sampling * 1e3)
+        yield figure(f"replay update, {name}", "ms", updating * 1e3)
+    small, _, large, _ = seconds[::2] + seconds[1::2]
+    yield figure("replay sample and update, 1,000,000 slots", "ms", large * 1e3)
+    yield figure("the same against 10,000 slots", "times", large / small)
     yield figure("replay memory", "bytes/step", [replay_bytes(1, ATARI_SPEC)])
     yield figure("replay memory, lz4", "bytes/step", [compressed_bytes])
 
 
 def _full_replay(
-    config: Config, capacity: int, play: list[np.ndarray], *, compressed: bool = False
+    config: Config, capacity: int, play: list[np.ndarray], *, compression: str = "none"
 ) -> tuple[Replay, Callable[[int], None]]:
     """A full replay, and a function that adds more steps."""
-    config = dataclasses.replace(
-        config, prioritized=True, replay_compression="lz4" if compressed else "none"
-    )
+    config = dataclasses.replace(config, prioritized=True, replay_compression=compression)
     replay = make_replay(config, ATARI_SPEC, capacity=capacity, rng=np.random.default_rng(1))
     add = _adder(config, replay, play)
     add(capacity // config.num_envs)
@@ -175,47 +159,33 @@ def _full_replay(
 
 def _adder(config: Config, replay: Replay, play: list[np.ndarray]) -> Callable[[int], None]:
     """A function that adds steps of the recorded play, repeated, in episodes of 500."""
-    frames = itertools.cycle(play)
+    frames, times = itertools.cycle(play), itertools.cycle(range(500))
     lanes = config.num_envs
     nothing, no, yes = np.zeros(lanes), np.zeros(lanes, bool), np.ones(lanes, bool)
     discount = np.full(lanes, config.discount)
-    ends = itertools.cycle([*[no] * 499, yes])
-    is_first = yes
 
     def add(steps: int) -> None:
-        nonlocal is_first
-        for _ in range(steps):
-            over = next(ends)
+        for t in itertools.islice(times, steps):
             replay.add(
                 frame=next(frames),
                 action_tm1=nothing,
                 reward_t=nothing,
                 discount_t=discount,
-                episode_over=over,
-                is_first=is_first,
+                episode_over=yes if t == 499 else no,
+                is_first=yes if t == 0 else no,
             )
-            is_first = over
 
     return add
 
 
 def measure_agent(config: Config, repeats: int) -> Iterator[Figure]:
     """The whole agent on the real game, and its learner alone in the same process."""
-    from rainbow_tf.training.build import build_rainbow
-    from rainbow_tf.training.loop import train
-
     started = time.perf_counter()
     config = dataclasses.replace(config, min_history_frames=1_600, eval_period_frames=0)
-    parts = build_rainbow(config)
-    ticks = train(config, parts)
-    next(tick for tick in ticks if tick.results)
+    parts, ticks = _learning(config)
     yield figure("time to first update", "s", [time.perf_counter() - started])
-
-    def play() -> None:
-        for _ in range(10):
-            next(ticks)
-
     _, batch = parts.replay.sample(0.4)
+    play = functools.partial(_advance, ticks, 10)
     agent, learner = seconds_in_turns(repeats, play, lambda: parts.learner.update(batch))
     frames = 10 * config.num_envs * config.frames_per_step
     updates = 10 * config.num_envs * config.updates_per_step
@@ -224,21 +194,19 @@ def measure_agent(config: Config, repeats: int) -> Iterator[Figure]:
     yield figure("whole agent against its learner alone", "%", 100 * updates * learner / agent)
     days = _PAPER_FRAMES / (frames / agent) / 86400
     yield figure(f"{_PAPER_FRAMES // 10**6}M frames would take", "days", days)
-    yield figure("peak memory", "MB", [_peak_memory_mb()])
+    unit = 1e6 if sys.platform == "darwin" else 1e3  # bytes on macOS, kilobytes elsewhere
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield figure("peak memory", "MB", [peak / unit])
 
 
 def measure_minatar(config: Config, repeats: int) -> Iterator[Figure]:
     """A small network, where the overhead per call matters."""
     if importlib.util.find_spec("minatar") is None:
         return
-    from rainbow_tf.training.build import build_rainbow
-    from rainbow_tf.training.loop import learn, train
+    from rainbow_tf.training.loop import learn
 
     small = Config(environment="MinAtar/Breakout-v1", replay_capacity=100_000, frames=10**7)
-    small = dataclasses.replace(small, min_history_frames=2_000)
-    parts = build_rainbow(small)
-    ticks = train(small, parts)
-    next(tick for tick in ticks if tick.results)
+    parts, ticks = _learning(dataclasses.replace(small, min_history_frames=2_000))
     update, cycle = seconds_in_turns(
         10 * repeats, lambda: learn(parts.replay, parts.learner, 0.4), lambda: next(ticks)
     )
@@ -259,41 +227,30 @@ def measure_checkpoint(config: Config, repeats: int) -> Iterator[Figure]:
 
 def _measure_saves(config: Config, repeats: int) -> Generator[Figure, None, np.ndarray]:
     """Figures of one replay capacity; returns the seconds of the checkpoints after a period."""
-    from rainbow_tf.evaluation.evaluator import Evaluator
-    from rainbow_tf.training.build import build_rainbow
-    from rainbow_tf.training.checkpoint import Checkpointer, agent_variables, restore
-    from rainbow_tf.training.metrics import Metrics
+    from rainbow_tf.training.checkpoint import agent_variables, restore
+    from rainbow_tf.training.run import Run
 
+    quiet, folder = io.StringIO(), RunFolder(config)  # quiet: no table, no progress bar
+    with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
+        run = Run(config, folder, None, is_stopping=lambda: False)
+        run.begin()
+    parts, store = run.parts, folder.store
     rng = np.random.default_rng(1)
-    parts = build_rainbow(config)
     for variable in agent_variables(parts).values():
         if "float" in variable.dtype:  # random, as after training: zeros would compress
             variable.assign(rng.normal(size=variable.shape))
-    network, replay = parts.learner.online, parts.replay
-    metrics = Metrics(config=config, network=network, replay=replay, frames=0, say=print)
-    evaluator = Evaluator(
-        config=config,
-        policy=parts.evaluation_actor,
-        network=network,
-        write=metrics.write_evaluation,
-        is_stopping=lambda: False,
-        say=print,
-    )
-    store = CheckpointStore(config.folder / CHECKPOINTS)
-    checkpointer = Checkpointer(
-        config=config, store=store, parts=parts, metrics=metrics, evaluator=evaluator, say=print
-    )
-    numbers = itertools.count(1)
 
     def save() -> tuple[float, float]:
+        run.reached = Counters(run.reached.steps + 1, 0)
         started = time.perf_counter()
-        checkpointer.save(Counters(next(numbers), 0))
+        run.save()
         seconds = time.perf_counter() - started
         newest = store.folder / f"{store.numbers()[-1]:06d}"
         return seconds, sum(path.stat().st_size for path in newest.iterdir()) / 1e6
 
     capacity = config.replay_capacity
-    add = _adder(config, replay, _recorded_play(config))
+    assert isinstance(parts.replay, Replay)
+    add = _adder(config, parts.replay, _recorded_play(config))
     add(capacity // config.num_envs)
     seconds, megabytes = save()
     yield figure(f"checkpoint, all of {capacity:,} steps", "s", [seconds])
@@ -310,8 +267,7 @@ def _measure_saves(config: Config, repeats: int) -> Generator[Figure, None, np.n
     assert newest is not None
     restore(parts, store, newest)
     yield figure(f"restoring {capacity:,} steps", "s", [time.perf_counter() - started])
-    metrics.close()
-    parts.close()
+    run.close()
     return period_seconds
 
 
@@ -320,7 +276,7 @@ def measure_serving(config: Config, repeats: int) -> Iterator[Figure]:
     from rainbow_tf.export.client import SavedModelPolicy
     from rainbow_tf.export.saved_model import Training, export_policy
 
-    learner, batch = _learner_and_batch(config, ATARI_SPEC)
+    learner, batch = _learner_and_batch(config)
     with tempfile.TemporaryDirectory() as folder:
         export_policy(
             learner.online,
@@ -335,7 +291,7 @@ def measure_serving(config: Config, repeats: int) -> Iterator[Figure]:
         for size in (1, 8, 64):
             acting, serving = seconds_in_turns(
                 3 * repeats,
-                functools.partial(_act(config, learner, noise=False), stacks[:size]),
+                _acting(config, learner, stacks[:size], noise=False),
                 functools.partial(policy.predict, {"observations": images[:size]}),
             )
             yield figure(f"served policy, batch {size}", "ms", serving * 1e3)
@@ -343,42 +299,55 @@ def measure_serving(config: Config, repeats: int) -> Iterator[Figure]:
             yield figure(f"the same against the compiled actor, {size}", "times", serving / acting)
 
 
-def _recorded_play(config: Config) -> list[np.ndarray]:
-    """Frames [E, 84, 84] of random play."""
-    environment = make_environment(config, num_envs=config.num_envs, seed=1, training=True)
+def _random_play(config: Config, lanes: int) -> Generator[np.ndarray, None, None]:
+    """Newest frames [E, 84, 84] of random play without end."""
     rng = np.random.default_rng(1)
-    environment.reset()
-    frames = [
-        environment.step(
-            rng.integers(environment.spec.num_actions, size=config.num_envs)
-        ).observation[:, -1]
-        for _ in range(2_000)
-    ]
-    environment.close()
-    return frames
+    environment = make_environment(config, num_envs=lanes, seed=1, training=True)
+    with contextlib.closing(environment):
+        environment.reset()
+        while True:
+            actions = rng.integers(environment.spec.num_actions, size=lanes)
+            yield environment.step(actions).observation[:, -1]
 
 
-def _learner_and_batch(config: Config, spec: EnvironmentSpec):
+def _recorded_play(config: Config) -> list[np.ndarray]:
+    with contextlib.closing(_random_play(config, config.num_envs)) as frames:
+        return list(itertools.islice(frames, 2_000))
+
+
+def _advance(iterator: Iterator, steps: int) -> None:
+    for _ in itertools.islice(iterator, steps):
+        pass
+
+
+def _learning(config: Config):
+    """The parts of a run that has made its first update, and the ticks that follow."""
+    from rainbow_tf.training.build import build_rainbow
+    from rainbow_tf.training.loop import train
+
+    parts = build_rainbow(config)
+    ticks = train(config, parts)
+    next(tick for tick in ticks if tick.results)
+    return parts, ticks
+
+
+def _learner_and_batch(config: Config):
     from rainbow_tf.training.build import make_learner
     from rainbow_tf.training.progress import blank_batch
 
-    batch = blank_batch(config, spec)
+    batch = blank_batch(config, ATARI_SPEC)
     noise = np.random.default_rng(1).integers(256, size=batch.observation_t.shape, dtype=np.uint8)
     batch = batch._replace(observation_tm1=noise, observation_t=noise[::-1].copy())
-    return make_learner(config, spec, online_seed=1, target_seed=2), batch
+    return make_learner(config, ATARI_SPEC, online_seed=1, target_seed=2), batch
 
 
-def _act(config: Config, learner, *, noise: bool) -> Callable[[np.ndarray], np.ndarray]:
-    """A newly compiled function from observations to actions."""
+def _acting(config: Config, learner, observation: np.ndarray, *, noise: bool) -> Callable:
+    """A newly compiled function that chooses actions for an observation."""
     from rainbow_tf.runs.weights import make_policy
 
     rng = np.random.default_rng(1)
-    return make_policy(config, learner.online, ATARI_SPEC, noise=noise, rng=rng).act
-
-
-def _peak_memory_mb() -> float:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 1e6 if sys.platform == "darwin" else peak / 1e3
+    policy = make_policy(config, learner.online, ATARI_SPEC, noise=noise, rng=rng)
+    return functools.partial(policy.act, observation)
 
 
 SECTIONS: dict[str, Callable[[Config, int], Iterator[Figure]]] = {
@@ -394,23 +363,22 @@ SECTIONS: dict[str, Callable[[Config, int], Iterator[Figure]]] = {
 
 
 def run(values: flags.FlagValues) -> None:
-    """Runs the sections, prints every figure, and writes them to --json."""
+    """Runs the sections, prints every figure, and writes them to --out."""
     names = values.only.split(",") if values.only else list(SECTIONS)
     unknown = [name for name in names if name not in SECTIONS]
     if unknown:
         raise ConfigError(f"--only={unknown[0]} is unknown; choose from {', '.join(SECTIONS)}.")
     config = settings(values)
     load_tensorflow()
-    figures = []
+    rows = []
     for name in names:
         for measured in SECTIONS[name](config, values.repeats):
-            figures.append(measured)
-            spread = f"{measured.low:,.4g} to {measured.high:,.4g}"
-            print(f"{measured.name:<44} {measured.median:>10,.4g} {measured.unit:<10} ({spread})")
-            sys.stdout.flush()
-    if values.json is not None:
-        rows = [measured._asdict() for measured in figures]
-        Path(values.json).write_text(json.dumps(rows, indent=2) + "\n")
+            rows.append(measured._asdict())
+            value = f"{measured.median:>10,.4g} {measured.unit:<10}"
+            spread = f"({measured.low:,.4g} to {measured.high:,.4g})"
+            print(f"{measured.name:<44} {value} {spread}", flush=True)
+    if values.out is not None:
+        Path(values.out).write_text(json.dumps(rows, indent=2) + "\n")
 
 
 COMMAND = Command(
@@ -419,11 +387,12 @@ COMMAND = Command(
     options={
         "game": Flag("qbert", "Atari game to play."),
         "only": Flag(None, f"Sections to run: {','.join(SECTIONS)}; default: all."),
-        "json": Flag(None, "File to write the figures to."),
+        "out": Flag(None, "File to write the figures to."),
         "repeats": Flag(30, "Measurements per figure.", minimum=3),
     },
     run=run,
     example="give --only=learner, for example",
+    old_names={"json": "out"},
     interrupted="interrupted; no figures were written.",
 )
 

@@ -1,10 +1,12 @@
 """The command rainbow-tf: one entry point for all commands."""
 
-import difflib
 import importlib
 import sys
 
+from rainbow_tf import __version__
+from rainbow_tf.config import hint
 from rainbow_tf.console import table
+from rainbow_tf.process import INTERRUPTED
 
 # Imported on demand: TensorFlow takes seconds to load.
 COMMANDS = {
@@ -29,16 +31,19 @@ def main() -> None:
         print(table({name: does for name, (_, does) in COMMANDS.items()}))
         print("\nrainbow-tf COMMAND --help shows its flags.")
         return
+    if name == "--version":
+        print(f"rainbow_tf {__version__}")
+        return
     if name not in COMMANDS:
-        close = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(COMMANDS)}."
-        sys.exit(f"rainbow_tf: '{name}' is not a command; {hint}")
+        way_out = hint(name, COMMANDS, f"there are {', '.join(COMMANDS)}.")
+        sys.exit(f"rainbow_tf: '{name}' is not a command; {way_out}")
     if "" not in sys.path:
         sys.path.insert(0, "")  # modules of the working folder, as with python -m
     try:
         module = importlib.import_module(COMMANDS[name][0])
     except KeyboardInterrupt:
-        sys.exit("rainbow_tf: interrupted.")
+        print("rainbow_tf: interrupted.", file=sys.stderr)
+        sys.exit(INTERRUPTED)
     module.COMMAND.main([name, *arguments])
 
 

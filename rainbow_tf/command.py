@@ -1,7 +1,7 @@
 """What all commands share: their flags, their help, and errors as one sentence."""
 
 import dataclasses
-import difflib
+import inspect
 import re
 import sys
 import textwrap
@@ -12,12 +12,23 @@ from typing import Any, NamedTuple
 from absl import flags
 
 import rainbow_tf.flags as presets
-from rainbow_tf.config import Config, ConfigError
-
-_NOT_LISTED = ("help", "helpfull", "flagfile", "undefok")
-
+from rainbow_tf.config import Config, ConfigError, hint
+from rainbow_tf.process import INTERRUPTED
+from rainbow_tf.runs.store import kept_best
 
 ALL_SETTINGS = tuple(field.name for field in dataclasses.fields(Config))
+# Defaults outside Atari, where a frame is one step and runs are short.
+SMALL = {
+    "min_history_frames": 1_000,
+    "target_period_frames": 500,
+    "replay_capacity": 100_000,
+    "epsilon_decay_frames": 10_000,
+    "eval_period_frames": 20_000,
+    "eval_frames": 10_000,
+    "log_period_frames": 1_000,
+}
+_FIRST = ("game", "environment", "preset", "frames", "seed", "run_dir", "restart")  # in the help
+_NOT_LISTED = ("help", "helpfull", "flagfile", "undefok")
 
 
 class Flag(NamedTuple):
@@ -36,8 +47,8 @@ SNAPSHOT_FLAGS = {
     "run_dir": Flag(None, "Folder of the run."),
     "snapshot": Flag(
         None,
-        "best: the weights with the highest evaluation, the default. latest: the newest "
-        "checkpoint.",
+        "best: the weights with the highest evaluation. latest: the newest checkpoint. Default: "
+        "best, or latest before the first evaluation.",
         choices=("best", "latest"),
     ),
     "checkpoint": Flag(None, "Number of a checkpoint to take instead of the best weights.", int),
@@ -55,6 +66,7 @@ class Command:
     example: str  # what to type, for someone who typed something else
     interrupted: str = "interrupted."
     argument: str | None = None  # name of the one argument that is not a flag
+    old_names: Mapping[str, str] = dataclasses.field(default_factory=dict)  # flags that still work
     rewrite: Callable[[Sequence[str]], list[str]] = list
 
     def define_flags(self, values: flags.FlagValues) -> None:
@@ -62,6 +74,8 @@ class Command:
         define_settings(values, [name for name in self.settings if name not in self.options])
         for name, flag in self.options.items():
             _define(values, name, flag)
+        for old, name in self.old_names.items():
+            flags.DEFINE_alias(old, name, flag_values=values)
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
         """Parses the flags and runs; an error that the user can fix is one sentence, status 1."""
@@ -81,16 +95,18 @@ class Command:
         except ConfigError as error:
             sys.exit(f"rainbow_tf: {error}")
         except KeyboardInterrupt:
-            sys.exit(f"rainbow_tf: {self.interrupted}")
+            print(f"rainbow_tf: {self.interrupted}", file=sys.stderr)
+            sys.exit(INTERRUPTED)
 
     def _parse(self, values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
         """Sets the flags; returns the arguments that are no flags."""
         try:
             return values(self.rewrite(arguments))[1:]
         except flags.UnrecognizedFlagError as error:
-            close = difflib.get_close_matches(error.flagname, list(values), n=1)
-            hint = f"did you mean --{close[0]}?" if close else "--help lists them."
-            raise ConfigError(f"--{error.flagname} is not a flag; {hint}") from error
+            way_out = hint(error.flagname, values, "--help lists them.", flag="--")
+            if error.flagname in ("environment", "environments", "game") and "games" in values:
+                way_out = "give --games, which takes games and Gymnasium ids."
+            raise ConfigError(f"--{error.flagname} is not a flag; {way_out}") from error
         except ConfigError:
             raise
         except (flags.Error, ValueError) as error:  # a ValueError for --noflag=value
@@ -102,17 +118,39 @@ class Command:
             raise ConfigError(f"{found[1]} cannot be used; it must be {wanted}.") from error
 
     def _help(self, values: flags.FlagValues) -> str:
-        lines = [self.about, ""]
-        width = flags.get_help_width()
-        for name in values:
-            flag = values[name]
-            if name in _NOT_LISTED:
-                continue
-            default = "" if flag.default is None else f" (default: {flag.default_as_str})"
-            shown = f"--[no]{name}" if flag.boolean else f"--{name}"
-            text = f"{shown}: {flag.help}{default}"
-            lines += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ")
+        """The flags by group: those met first, those of the command, then the settings."""
+        groups = {"Start here": list(_FIRST), "This command": list(self.options)} | setting_groups()
+        left = {name for name in values if name not in _NOT_LISTED}
+        lines = [self.about.strip()]
+        for heading, names in groups.items():
+            listed = [name for name in names if name in left]
+            lines += ["", f"{heading}:"] if listed else []
+            for name in listed:
+                left.remove(name)
+                lines += _flag_help(name, values[name])
         return "\n".join(lines)
+
+
+def setting_groups() -> dict[str, list[str]]:
+    """Names of the settings by the comment above them in `Config`."""
+    groups: dict[str, list[str]] = {}
+    for line in inspect.getsource(Config).splitlines():
+        if heading := re.fullmatch(r"    # (.+)\.", line):
+            names = groups.setdefault(heading[1], [])
+        elif (field := re.match(r"    (\w+): .*_setting\(", line)) is not None:
+            names.append(field[1])
+    return groups
+
+
+def _flag_help(name: str, flag: flags.Flag) -> list[str]:
+    text = f"--[no]{name}: " if flag.boolean else f"--{name}: "
+    text += flag.help.partition(";     repeat this option")[0]  # which absl adds to lists
+    if flag.default not in (None, []):
+        elsewhere = f"; {SMALL[name]} outside Atari" if name in SMALL else ""
+        default = str(flag.default_as_str).strip("'")
+        text += f" (default: {default}{elsewhere})"
+    width = flags.get_help_width()
+    return textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ")
 
 
 def _wanted(flag: flags.Flag) -> str:
@@ -150,8 +188,11 @@ def define_settings(values: flags.FlagValues, names: Collection[str] = ALL_SETTI
 
 def settings(values: flags.FlagValues, **given: Any) -> Config:
     """The settings of the parsed flags, and those given by name."""
-    flagged = {name: values[name].value for name in ALL_SETTINGS}
-    return Config(**{**flagged, **given})
+    chosen: dict[str, Any] = {name: values[name].value for name in ALL_SETTINGS} | given
+    if chosen["game"] is None:
+        left_out = [n for n in SMALL if not values[n].present and n not in given]
+        chosen |= {name: SMALL[name] for name in left_out}
+    return Config(**chosen)
 
 
 def parse_settings(arguments: Sequence[str], **given: Any) -> Config:
@@ -162,8 +203,13 @@ def parse_settings(arguments: Sequence[str], **given: Any) -> Config:
     return settings(values, **given)
 
 
-def wants_best(values: flags.FlagValues) -> bool:
-    """Whether the snapshot flags ask for the best weights."""
+def wants_best(values: flags.FlagValues, config: Config) -> bool:
+    """Whether the snapshot flags ask for the best weights, and there are any."""
     if values.checkpoint is not None and values.snapshot == "best":
         raise ConfigError("--checkpoint and --snapshot=best exclude each other; give one of them.")
-    return values.checkpoint is None and values.snapshot != "latest"
+    if values.checkpoint is not None or values.snapshot is not None:
+        return values.snapshot == "best"
+    has_best = kept_best(config.folder) is not None
+    if not has_best:
+        print("The run has no best weights yet, because it was not evaluated; using the latest.")
+    return has_best

@@ -10,17 +10,23 @@ import json
 import operator
 import re
 import typing
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from rainbow_tf.games import GAMES
+
+_BOUNDS = ("choices", "minimum", "maximum", "above", "or_module")
 
 
 class ConfigError(ValueError):
     """Input that cannot be used; the message names the flag or file and the way out."""
 
 
-_BOUNDS = ("choices", "minimum", "maximum", "above", "or_module")
+def hint(name: str, known: Iterable[str], otherwise: str, *, flag: str = "") -> str:
+    """The known name closest to a misspelt one, or another way out."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {flag}{close[0]}?" if close else otherwise
 
 
 def _setting(default: Any, help_text: str, *, may_change: bool = False, **bounds: Any) -> Any:
@@ -74,15 +80,9 @@ class Config:
     frame_stack: int | None = _setting(
         None, "Frames per observation; default 4 for Atari, 1 elsewhere.", minimum=1
     )
-    noop_max: int = _setting(
-        30, "Maximum number of no-op actions at the start of an Atari episode.", minimum=0
-    )
-    max_episode_frames: int = _setting(
-        108_000, "Frames after which an episode is truncated.", minimum=1
-    )
-    clip_rewards: bool = _setting(
-        True, "Clip rewards to [-1, 1] for learning; scores are never clipped."
-    )
+    noop_max: int = _setting(30, "Most no-ops at the start of an Atari episode.", minimum=0)
+    max_episode_frames: int = _setting(108_000, "Frames until an episode is truncated.", minimum=1)
+    clip_rewards: bool = _setting(True, "Clip rewards to [-1, 1] for learning, never in scores.")
 
     # The six components of Rainbow.
     double: bool = _setting(True, "Double Q-learning: the online network selects the action.")
@@ -142,9 +142,7 @@ class Config:
     adam_epsilon: float = _setting(
         1.5e-4, "Adam's epsilon, added to the root of the second moment.", above=0
     )
-    rmsprop_decay: float = _setting(
-        0.95, "Decay of RMSProp's moving averages.", minimum=0, maximum=1
-    )
+    rmsprop_decay: float = _setting(0.95, "Decay of RMSProp's averages.", minimum=0, maximum=1)
     rmsprop_epsilon: float = _setting(
         0.01 / 32**2,
         "RMSProp's epsilon, added to the mean square inside the root. DQN's 0.01 is for gradients "
@@ -159,9 +157,7 @@ class Config:
         None, "Clip the global gradient norm to this; default: no clipping.", above=0
     )
     entropy_cost: float = _setting(0.01, "Weight of A3C's entropy bonus.", minimum=0)
-    target_period_frames: int = _setting(
-        32_000, "Frames between updates of the target network.", minimum=1
-    )
+    target_period_frames: int = _setting(32_000, "Frames between target updates.", minimum=1)
 
     # The replay.
     replay_capacity: int = _setting(1_000_000, "Agent steps that the replay holds.", minimum=1)
@@ -177,9 +173,7 @@ class Config:
         "TD error of the means. Default: kl, or td without distributions.",
         choices=("kl", "ce", "td"),
     )
-    priority_exponent: float = _setting(
-        0.5, "Exponent omega of the priorities.", minimum=0, maximum=1
-    )
+    priority_exponent: float = _setting(0.5, "Exponent of the priorities.", minimum=0, maximum=1)
     importance_exponent: float = _setting(
         0.4,
         "Initial importance exponent beta; it is annealed to 1 over the run.",
@@ -315,9 +309,7 @@ class Config:
         if self.actors == 0:
             for name, default in (("address", None), ("replay_shards", 1)):
                 if (value := getattr(self, name)) != default:
-                    raise ConfigError(
-                        f"--{name}={value} needs --actors; give both, or leave --{name} out."
-                    )
+                    raise ConfigError(f"--{name}={value} needs --actors; give both or neither.")
             return
         if self.algorithm == "a3c":
             raise ConfigError(
@@ -342,9 +334,8 @@ class Config:
                 "such as --environment=CartPole-v1."
             )
         if self.game is not None and self.game not in GAMES:
-            close = difflib.get_close_matches(self.game, GAMES, n=1)
-            hint = f"did you mean --game={close[0]}?" if close else f"known: {', '.join(GAMES)}."
-            raise ConfigError(f"--game={self.game} is not one of the 57 games; {hint}")
+            way_out = hint(self.game, GAMES, f"known: {', '.join(GAMES)}.", flag="--game=")
+            raise ConfigError(f"--game={self.game} is not one of the 57 games; {way_out}")
 
     @property
     def stack(self) -> int:

@@ -93,7 +93,7 @@ def _is_done(values: flags.FlagValues, folder: Path) -> bool:
         return False
     wanted = {
         "episodes": values.episodes,
-        "snapshot": "best" if wants_best(values) else "latest",
+        "snapshot": "best" if wants_best(values, config) else "latest",
         "eval_epsilon": config.eval_epsilon,
         "eval_noise": config.eval_noise and config.noisy,
         "eval_seed": values.seed,
@@ -108,7 +108,7 @@ def _folder(config: Config, protocol: str) -> Path:
 def _evaluate(values: flags.FlagValues) -> None:
     """Plays the episodes, writes their scores, and prints a summary."""
     config = _config(values, Path(values.run_dir))
-    is_best = wants_best(values)
+    is_best = wants_best(values, config)
     start_file = _read_starts(values, config)
     # TensorFlow takes seconds to load: flags are checked before it.
     load_tensorflow(config.tensorflow_threads)
@@ -116,19 +116,11 @@ def _evaluate(values: flags.FlagValues) -> None:
 
     num_envs = min(values.num_envs, values.episodes)
     setting = _setting(values, config, start_file, num_envs)
-    actor, frames = load_policy(
-        config,
-        setting.environment.spec,
-        is_best=is_best,
-        checkpoint=values.checkpoint,
-        seed=values.seed,
+    policy, frames = load_policy(
+        config, is_best=is_best, checkpoint=values.checkpoint, seed=values.seed
     )
     episodes = evaluate(
-        actor,
-        setting.environment,
-        config=config,
-        episodes=values.episodes,
-        num_lanes=num_envs,
+        policy, setting.environment, config=config, episodes=values.episodes, num_lanes=num_envs
     )
     summary = {
         "game": config.game,

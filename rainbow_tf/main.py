@@ -5,6 +5,7 @@ import shlex
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from absl import flags
 
@@ -14,6 +15,9 @@ from rainbow_tf.command import ALL_SETTINGS, Command, Flag, settings
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.console import table
 from rainbow_tf.process import StopSignals
+
+if TYPE_CHECKING:
+    from rainbow_tf.training.run import Run
 
 
 def run(values: flags.FlagValues) -> None:
@@ -31,22 +35,44 @@ def run(values: flags.FlagValues) -> None:
 
 
 def train(config: Config) -> None:
-    """Trains, exports if that is wanted, and prints how to go on."""
-    with open_run(config, StopSignals(second=signal.SIG_DFL)) as run:
+    """Trains, exports if asked to, and prints how to resume a run that was stopped."""
+    stop = StopSignals(second=signal.SIG_DFL)
+    with open_run(config, stop) as run:
         if run is None:
             return
         for _ in run.ticks():
             pass
     if not run.is_finished:
         _print_how_to_resume(config, run.frames)
-        return
-    print(f"Done after {run.frames:,} frames; the run is in {config.folder}.")
+        sys.exit(128 + stop.number if stop.number is not None else 1)
+    _print_end(config, run)
     if config.export_dir is not None:
         from rainbow_tf.export.saved_model import export_run
 
         is_best = run.evaluator.best is not None
         export = export_run(config, Path(config.export_dir), is_best=is_best)
         print(f"The {'best' if is_best else 'last'} policy is in {export.folder}.")
+
+
+def _print_end(config: Config, run: "Run") -> None:
+    """Prints the scores and what to do next."""
+    print(f"Done after {run.frames:,} frames.")
+    best, last = run.evaluator.best, run.evaluator.last
+    rows = {}
+    if best is not None:
+        rows["best score"] = f"{best.score_mean:.1f} after {best.frames:,} frames"
+    if last is not None:
+        rows["last score"] = f"{last:.1f}"
+    print(table({**rows, "run folder": config.folder}))
+    folder, name = shlex.quote(str(config.folder)), config.environment_name
+    print("Next:")
+    for line in (
+        f"watch --run_dir={folder} --out={name}.mp4",
+        f"evaluate --run_dir={folder}",
+        f"report --runs={folder} --out=report/",
+        f"export --run_dir={folder} --out=models/{name}",
+    ):
+        print(f"  python -m rainbow_tf.{line}")
 
 
 def _print_how_to_resume(config: Config, frames: int) -> None:

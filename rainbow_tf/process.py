@@ -3,16 +3,18 @@
 import contextlib
 import importlib
 import os
+import re
 import signal
 import sys
 import tempfile
-import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
 from rainbow_tf.config import ConfigError
+
+INTERRUPTED = 128 + signal.SIGINT  # the exit status that shells expect
 
 
 class StopSignals:
@@ -22,7 +24,7 @@ class StopSignals:
     """
 
     def __init__(self, *, second: Callable[[int, Any], Any] | signal.Handlers | None = None):
-        self.requested = False
+        self.number: int | None = None  # of the first signal
         self._second = second
         self._usual: dict[int, Any] = {}
 
@@ -39,8 +41,13 @@ class StopSignals:
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._usual[number] = signal.signal(number, self._request)
 
+    @property
+    def requested(self) -> bool:
+        """Whether a signal came."""
+        return self.number is not None
+
     def _request(self, number: int, frame: object) -> None:
-        self.requested = True
+        self.number = number
         signal.signal(number, self._usual[number] if self._second is None else self._second)
 
 
@@ -72,9 +79,11 @@ def _interrupts_delayed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
 
-def one_line(error: Exception) -> str:
-    """The message of an error from foreign code, for a sentence of ours."""
-    return textwrap.shorten(str(error), 300).rstrip(".") or type(error).__name__
+def one_line(error: object) -> str:
+    """An error of foreign code, for a sentence of ours: printable, without TensorFlow's nodes."""
+    text = re.sub(r"\{\{.*?\}\} ?", "", str(error)[:2000]) or repr(error).removesuffix("()")
+    line = " ".join(text.split())[:300].rstrip(".")
+    return "".join(c if c.isprintable() else "?" for c in line)
 
 
 def import_module(flag: str, value: str) -> ModuleType:
@@ -94,7 +103,6 @@ def load_tensorflow(threads: int | None = None) -> None:
 
     Parts of TensorFlow log before its log level is read, so the level alone is not enough.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with _interrupts_delayed(), _standard_error_held():
         import keras  # noqa: F401
         import tensorflow as tf

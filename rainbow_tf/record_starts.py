@@ -1,30 +1,26 @@
 """Records games whose positions evaluation can start from.
 
-python -m rainbow_tf.record_starts --game=qbert --player=human --output=starts/qbert.json
+python -m rainbow_tf.record_starts --game=qbert --player=human --out=starts/qbert.json
 """
 
 import contextlib
 import dataclasses
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from absl import flags
-from tqdm import tqdm
 
 from rainbow_tf.command import SNAPSHOT_FLAGS, Command, Flag, wants_best
 from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.console import progress_bar
 from rainbow_tf.process import load_tensorflow
 from rainbow_tf.runs.folder import read_config
 from rainbow_tf.runs.store import write_atomically
 from rainbow_tf.starts import file as starts
 from rainbow_tf.starts.file import RecorderSettings, Recording, Trajectory
+from rainbow_tf.starts.keyboard import Keyboard, choose_action
 from rainbow_tf.types import Policy
-
-if TYPE_CHECKING:
-    from rainbow_tf.starts.keyboard import Keyboard
 
 _FRAMES_PER_SECOND = 60
 
@@ -36,22 +32,15 @@ def run(values: flags.FlagValues) -> None:
     settings = starts.recorder_settings(
         config.game, action_repeat=config.action_repeat, seed=values.seed
     )
-    path = Path(values.output)
+    path = Path(values.out)
     done = _done(path, settings, values.player)
     if len(done) >= values.trajectories:
         print(f"{path} has its {len(done)} trajectories; raise --trajectories to record more.")
         return
     _write(path, settings, done)  # fails early if the file cannot be written
     games = _human_games if values.player == "human" else _automatic_games
-    bar = tqdm(
-        games(values, config, settings, len(done)),
-        total=values.trajectories,
-        initial=len(done),
-        unit="trajectory",
-        file=sys.stderr,
-        mininterval=0.5 if sys.stderr.isatty() else 30.0,
-    )
-    for trajectory in bar:
+    about = {"total": values.trajectories, "initial": len(done), "unit": "trajectory"}
+    for trajectory in progress_bar(iterable=games(values, config, settings, len(done)), **about):
         done.append(trajectory)
         _write(path, settings, done)
     print(f"{path} holds {len(done)} of {values.trajectories} trajectories by {values.player}.")
@@ -59,8 +48,8 @@ def run(values: flags.FlagValues) -> None:
 
 def _config(values: flags.FlagValues) -> Config:
     """The settings of the games; those of the run if its policy plays."""
-    if values.player is None or values.output is None:
-        raise ConfigError("Give --player and --output, the file to write: starts/qbert.json.")
+    if values.player is None or values.out is None:
+        raise ConfigError("Give --player and --out, the file to write: starts/qbert.json.")
     if (values.player == "policy") != (values.run_dir is not None):
         raise ConfigError(
             "--player=policy and --run_dir, the run whose policy plays, need each other; give both "
@@ -73,7 +62,6 @@ def _config(values: flags.FlagValues) -> Config:
         default = 1 if values.player == "human" else Config(game=values.game).action_repeat
         repeat = default if values.action_repeat is None else values.action_repeat
         return Config(game=values.game, action_repeat=repeat)
-    wants_best(values)  # checks the flags before TensorFlow is loaded
     config = read_config(Path(values.run_dir))
     if config.game is None:
         raise ConfigError(
@@ -98,8 +86,8 @@ def _done(path: Path, settings: RecorderSettings, player: str) -> list[Trajector
     for name, value in old.items():
         if value != new[name]:
             raise ConfigError(
-                f"--output={path} holds {name}={value} where this command has {new[name]}; give "
-                "another --output."
+                f"--out={path} holds {name}={value} where this command has {new[name]}; give "
+                "another --out."
             )
     return there.trajectories
 
@@ -111,7 +99,7 @@ def _write(path: Path, settings: RecorderSettings, trajectories: list[Trajectory
         write_atomically(path, lambda file: file.write(text))
     except OSError as error:
         raise ConfigError(
-            f"--output={path} cannot be written ({error.strerror}); give another file."
+            f"--out={path} cannot be written ({error.strerror}); give another file."
         ) from error
 
 
@@ -119,7 +107,15 @@ def _automatic_games(
     values: flags.FlagValues, config: Config, settings: RecorderSettings, first: int
 ) -> Iterator[Trajectory]:
     """Games of a policy or of random actions; game k depends only on the seed and k."""
-    policy = _policy(values, config) if values.player == "policy" else None
+    policy: Policy | None = None
+    if values.player == "policy":
+        load_tensorflow(config.tensorflow_threads)
+        from rainbow_tf.runs.weights import load_policy
+
+        is_best = wants_best(values, config)
+        policy, _ = load_policy(
+            config, is_best=is_best, checkpoint=values.checkpoint, seed=values.seed
+        )
     for k in range(first, values.trajectories):
         rng = np.random.default_rng([values.seed, k])
         recording = Recording(settings, frame_stack=config.stack)
@@ -141,29 +137,10 @@ def _automatic_games(
         yield recording.trajectory(values.player)
 
 
-def _policy(values: flags.FlagValues, config: Config) -> Policy:
-    load_tensorflow(config.tensorflow_threads)
-    from rainbow_tf.environments.base import make_environment
-    from rainbow_tf.runs.weights import load_policy
-
-    environment = make_environment(config, num_envs=1, seed=values.seed, training=False)
-    environment.close()
-    policy, _ = load_policy(
-        config,
-        environment.spec,
-        is_best=wants_best(values),
-        checkpoint=values.checkpoint,
-        seed=values.seed,
-    )
-    return policy
-
-
 def _human_games(
     values: flags.FlagValues, config: Config, settings: RecorderSettings, first: int
 ) -> Iterator[Trajectory]:
     """Games of a person at the keyboard, until the window is closed."""
-    from rainbow_tf.starts.keyboard import Keyboard
-
     rate = _FRAMES_PER_SECOND // settings.action_repeat
     with contextlib.closing(Keyboard(f"{settings.game}: recording starts", rate)) as keyboard:
         for k in range(first, values.trajectories):
@@ -175,11 +152,9 @@ def _human_games(
 
 
 def _human_game(
-    keyboard: "Keyboard", settings: RecorderSettings, about: str, max_frames: int
+    keyboard: Keyboard, settings: RecorderSettings, about: str, max_frames: int
 ) -> Trajectory | None:
     """One game played by a person; None if the window was closed."""
-    from rainbow_tf.starts.keyboard import choose_action
-
     recording, is_playing = Recording(settings), False
     while True:
         state = "paused, P to resume" if recording.frames else "Enter to begin"
@@ -214,7 +189,7 @@ COMMAND = Command(
             "random: uniformly random actions.",
             choices=starts.ORIGINS,
         ),
-        "output": Flag(None, "Start file to write, or to extend."),
+        "out": Flag(None, "Start file to write, or to extend."),
         "trajectories": Flag(100, "Games in the file when done.", minimum=1),
         "max_frames": Flag(
             7_200,
@@ -235,7 +210,8 @@ COMMAND = Command(
         ),
     },
     run=run,
-    example="give --game and --output",
+    example="give --game and --out",
+    old_names={"output": "out"},
     interrupted="interrupted; complete trajectories are kept, rerun the command to resume.",
 )
 

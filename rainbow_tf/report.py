@@ -34,13 +34,14 @@ def write_report(
         raise ConfigError(
             "Nothing to report: give --runs, such as --runs=runs/, or --published=paper."
         )
-    found: list[Run] = []
-    if runs is not None:
-        # Dopamine's curves are labelled as what they are; other scores must follow our protocol.
-        with_paper = published in ("paper", "atari100k")
-        found = study.checked_protocols(read_runs(runs), mixed=is_mixed, with_paper=with_paper)
+    # Dopamine's curves are labelled as what they are; other scores must follow our protocol.
+    with_paper = published in ("paper", "atari100k")
+    found = [] if runs is None else read_runs(runs)
+    found = study.checked_protocols(found, mixed=is_mixed, with_paper=with_paper)
     try:
         page = Page(out, *_title(found, published))
+        if found:
+            overview.write(page, found, with_paper=with_paper)
         _write_chapters(page, found, published)
         return page.write(__version__)
     except OSError as error:
@@ -50,10 +51,7 @@ def write_report(
 
 
 def _write_chapters(page: Page, runs: list[Run], published: str | None) -> None:
-    with_paper = published in ("paper", "atari100k")
-    if runs:
-        overview.write(page, runs, with_paper=with_paper)
-    elif published == "paper":
+    if not runs and published == "paper":
         end_scores.write_paper(page)
     atari = [run for run in runs if study.has_reference(run.environment)]
     others = [run for run in runs if not study.has_reference(run.environment)]
@@ -64,7 +62,7 @@ def _write_chapters(page: Page, runs: list[Run], published: str | None) -> None:
         ends = study.end_scores(counted)
         if published is not None:
             played = {run.environment for run in counted} if runs else None
-            ends = end_scores.with_published(ends, played, published)
+            end_scores.add_published(ends, played, published)
         end_scores.write(page, ends)
         games.write(page, ends, atari, with_dopamine=published == "dopamine")
     if others:
@@ -83,10 +81,10 @@ def _title(runs: list[Run], published: str | None) -> tuple[str, str]:
     if not runs:
         return "Atari after 400K frames", "Published scores of Atari 100K agents, 2019 to 2023."
     environments = {run.environment for run in runs}
-    labels = [style.label for style in styles({run.agent for run in runs}).values()]
     title = number_of(game_noun(runs), [len(environments)])
     if len(environments) == 1:
         title = runs[0].environment.replace("_", " ")
+    labels = [style.label for style in styles({run.agent for run in runs}).values()]
     agents = labels[0] if len(labels) == 1 else number_of("agent", [len(labels)])
     return f"Rainbow on {title}", f"{number_of('run', [len(runs)])} of {agents}."
 

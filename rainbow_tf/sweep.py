@@ -37,42 +37,35 @@ def run(values: flags.FlagValues) -> None:
     cells = make_cells(kinds, seeds=seeds(values.seeds), out=out, cpus=cpus)
     if values.dry_run:
         _dry_run(values, cells)
-        return
-    jobs = _train(values, cells)
-    _print_end(jobs, out=values.out)
-    if any(job.status is Status.FAILED for job in jobs):
-        sys.exit(1)
+    else:
+        _print_end(_train(values, cells), out=values.out)
 
 
 def parse(games: str, agent_presets: str, arguments: Sequence[str]) -> list[tuple[str, Config]]:
     """The preset and the settings of every agent on every game; arguments apply to all."""
-    kinds = []
-    for environment in environments(games):
-        for agent in agents(agent_presets):
-            every = [f"--preset={agent}", *arguments, environment]
-            kinds.append((agent, parse_settings(every)))
-    return kinds
+    return [
+        (agent, parse_settings([f"--preset={agent}", *arguments, environment]))
+        for environment in environments(games)
+        for agent in agents(agent_presets)
+    ]
 
 
 def environments(names: str) -> list[str]:
     """The flags of the environments in --games, each once."""
-    flags: list[str] = []
+    scores, *_ = published("atari100k", "noop").values()
+    groups = {"all": GAMES, "atari26": scores, **{game: [game] for game in GAMES}}
+    found: list[str] = []
     for name in _parts(names, "--games", "such as --games=qbert,pong or --games=all"):
-        if name == "all":
-            flags += [f"--game={game}" for game in GAMES]
-        elif name == "atari26":
-            scores, *_ = published("atari100k", "noop").values()
-            flags += [f"--game={game}" for game in scores]
-        elif name in GAMES:
-            flags.append(f"--game={name}")
+        if name in groups:
+            found += [f"--game={game}" for game in groups[name]]
         elif name != name.lower() or "/" in name or "-" in name:
-            flags.append(f"--environment={name}")
+            found.append(f"--environment={name}")
         else:
             raise ConfigError(
                 f"--games has {name}, which is not one of the 57 games, all, atari26 or a "
-                f"Gymnasium id; {_hint(name, ['all', 'atari26', *GAMES])}"
+                f"Gymnasium id; {_hint(name, list(groups))}"
             )
-    return list(dict.fromkeys(flags))
+    return list(dict.fromkeys(found))
 
 
 def agents(patterns: str) -> list[str]:
@@ -113,7 +106,7 @@ def _parts(text: str | None, flag: str, example: str) -> list[str]:
 
 def _train(values: flags.FlagValues, cells: Sequence[Cell]) -> list[Job]:
     pool = _connect(values)
-    from rainbow_tf.distributed.sweep.views import LiveTable, PlainLines
+    from rainbow_tf.distributed.sweep.views import LiveTable, PlainLines  # rich comes with Ray
 
     cells = with_gpus(cells, pool.nodes(), values.gpus_per_run)
     check_room(cells, pool.nodes(), is_local=values.address is None)
@@ -138,6 +131,7 @@ def _connect(values: flags.FlagValues) -> RayPool:
 
 
 def _print_end(jobs: Sequence[Job], *, out: str) -> None:
+    """Prints how the runs ended and what to do next; the status is 1 if a run failed."""
     print(summary(jobs))
     failed = [job for job in jobs if job.status is Status.FAILED]
     for job in failed[:_MOST_FAILED]:
@@ -149,6 +143,8 @@ def _print_end(jobs: Sequence[Job], *, out: str) -> None:
     if any(job.status is Status.DONE for job in jobs):
         print("Tables and figures of the runs so far:")
         print(f"  python -m rainbow_tf.report {shlex.quote(f'--runs={out}')} --out=report/")
+    if failed:
+        sys.exit(1)
 
 
 def _dry_run(values: flags.FlagValues, cells: Sequence[Cell]) -> None:

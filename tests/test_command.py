@@ -1,14 +1,18 @@
 """How commands begin and end: flags that cannot be used, and Ctrl-C at any moment."""
 
 import importlib
+import json
 import os
 import subprocess
 import sys
 
 import pytest
+from absl import flags
 
 from rainbow_tf import api, cli
+from rainbow_tf.command import SMALL, parse_settings, wants_best
 from rainbow_tf.config import Config
+from rainbow_tf.runs.store import Best
 
 # Every command that loads TensorFlow, and flags with which it gets that far.
 COMMANDS = {
@@ -73,7 +77,7 @@ def test_an_interrupt_while_tensorflow_loads_is_one_sentence(
     module = api if name == "train" else importlib.import_module(cli.COMMANDS[name][0])
     monkeypatch.setattr(module, "load_tensorflow", interrupted)
     result = run_command(name, *(argument.format(folder=folder) for argument in COMMANDS[name]))
-    assert result.status == 1
+    assert result.status == 130
     lines = [line for line in result.stderr.splitlines() if line and "0%|" not in line]
     assert len(lines) == 1, result.stderr
     assert lines[0].startswith("rainbow_tf: interrupted")
@@ -82,8 +86,67 @@ def test_an_interrupt_while_tensorflow_loads_is_one_sentence(
 def test_an_interrupt_of_tensorflows_import_is_one_sentence(folder):
     command = ("-m", "rainbow_tf.evaluate", f"--run_dir={folder}/run")
     result = run_python(*command, modules=folder / "modules")
-    assert result.returncode == 1
+    assert result.returncode == 130
     assert result.stderr == "rainbow_tf: interrupted; nothing was written.\n"
+
+
+def test_defaults_outside_atari_are_small_unless_they_are_given():
+    assert parse_settings(["--game=pong"]).replay_capacity == 1_000_000
+    own = parse_settings(["--environment=CartPole-v1", "--eval_frames=7"], log_period_frames=9)
+    assert {name: getattr(own, name) for name in SMALL} == SMALL | {
+        "eval_frames": 7,
+        "log_period_frames": 9,
+    }
+    preset = parse_settings(["--preset=minatar"])
+    assert (preset.replay_capacity, preset.min_history_frames) == (100_000, 2_000)
+
+
+def test_help_begins_with_the_flags_met_first(run_command):
+    result = run_command("train", "--help")
+    assert result.status == 0
+    lines = result.stdout.splitlines()
+    headings = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
+    assert headings[:3] == ["Start here:", "This command:", "The environment:"]
+    assert lines[3].startswith("  --game: ")
+    assert sum(line.startswith("  --seed:") for line in lines) == 1
+    assert "(default: 80000; 1000 outside Atari)" in " ".join(result.stdout.split())
+
+
+def test_a_sweep_names_its_flag_for_environments(run_command):
+    result = run_command("sweep", "--environments=CartPole-v1")
+    assert (result.status, result.stdout) == (1, "")
+    assert "give --games" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "has_best", "is_best"),
+    [
+        ([], True, True),
+        ([], False, False),
+        (["--snapshot=best"], False, True),  # refused later, with a sentence
+        (["--snapshot=latest"], True, False),
+        (["--checkpoint=3"], True, False),
+    ],
+)
+def test_without_best_weights_the_latest_are_taken(tmp_path, capsys, arguments, has_best, is_best):
+    if has_best:
+        (tmp_path / "best").mkdir()
+        score = Best(7, 1.0, 1, "gymnasium")._asdict()
+        (tmp_path / "best/score.json").write_text(json.dumps(score))
+    values = flags.FlagValues()
+    importlib.import_module(cli.COMMANDS["watch"][0]).COMMAND.define_flags(values)
+    values(["x", *arguments])
+    config = Config(environment="CartPole-v1", run_dir=str(tmp_path))
+    assert wants_best(values, config) == is_best
+    assert ("using the latest" in capsys.readouterr().out) == (not arguments and not has_best)
+
+
+def test_old_names_of_flags_still_work():
+    for name, old in (("export", "output_dir"), ("play", "video"), ("record_starts", "output")):
+        values = flags.FlagValues()
+        importlib.import_module(cli.COMMANDS[name][0]).COMMAND.define_flags(values)
+        values(["x", f"--{old}=somewhere"])
+        assert values.out == "somewhere"
 
 
 FLAGS = [

@@ -155,10 +155,11 @@ def test_json_round_trip():
 
 
 def settings_read(folder: Path) -> set[str]:
-    """Names x that some code reads as config.x, self._config.x or, in the Config, self.x."""
+    """Names x that some code reads as config.x, self.config.x or, in the Config, self.x."""
     names = set()
     for path in folder.rglob("*.py"):
-        owners = {"config", "self._config"} | ({"self"} if path.name == "config.py" else set())
+        owners = {"config", "self.config", "self._config"}
+        owners |= {"self"} if path.name == "config.py" else set()
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and ast.unparse(node.value) in owners:
                 names.add(node.attr)

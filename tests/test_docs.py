@@ -17,6 +17,7 @@ import yaml
 from absl import flags
 
 import rainbow_tf.flags
+from rainbow_tf.command import setting_groups
 from rainbow_tf.config import Config
 
 ROOT = Path(__file__).parent.parent
@@ -113,19 +114,11 @@ def test_every_setting_is_on_the_configuration_page():
     generator = load_generator()
     page = generator.PAGE.read_text()
     assert page == generator.page(), "docs/configuration.md is out of date; make docs writes it"
-    grouped = [name for names in generator.groups(sources()).values() for name in names]
-    assert grouped == list(Config.__dataclass_fields__)
-
-
-def sources():
-    """`Config` as it is written; not `inspect`, which could be given another class."""
-    text = (ROOT / "rainbow_tf/config.py").read_text()
-    return re.search(r"^class Config:\n(?:    .*\n|\n)+", text, re.MULTILINE)[0]
-
-
-def test_settings_are_grouped_by_the_comment_above():
-    source = "class A:\n    # One.\n    a: int = 1\n\n    b: int = 2\n    # Two.\n    c: int = 3\n"
-    assert load_generator().groups(source) == {"One": ["a", "b"], "Two": ["c"]}
+    groups = setting_groups()
+    assert next(iter(groups)) == "The environment"
+    assert [name for names in groups.values() for name in names] == list(
+        Config.__dataclass_fields__
+    )
 
 
 class Loaded(HTMLParser):

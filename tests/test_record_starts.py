@@ -128,8 +128,8 @@ def test_a_policy_is_never_called_human(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--game=pong", "--output=x.json"], "Give --player and --output"),
-        (["--game=pong", "--player=random"], "Give --player and --output"),
+        (["--game=pong", "--output=x.json"], "Give --player and --out"),
+        (["--game=pong", "--player=random"], "Give --player and --out"),
         (["--player=random", "--output=x.json"], "Give --game"),
         (["--game=quake", "--player=random", "--output=x.json"], "--game=quake is not one"),
         (["--game=pong", "--player=policy", "--output=x.json"], "need each other"),
@@ -231,7 +231,7 @@ def test_a_person_s_games(tmp_path, monkeypatch):
             (["escape"], set()),
         ]
     )
-    monkeypatch.setattr("rainbow_tf.starts.keyboard.Keyboard", person)
+    monkeypatch.setattr(record_starts, "Keyboard", person)
     output = tmp_path / "breakout.json"
     start_file = record(output, "--max_frames=30", "--trajectories=5", player="human")
     assert start_file.origin == "human"
@@ -345,9 +345,11 @@ def test_without_pygame_it_says_so(monkeypatch):
         Keyboard("breakout", 60)
 
 
-def test_without_a_screen_it_says_so(tmp_path):
+@pytest.mark.parametrize("driver", [{"SDL_VIDEODRIVER": "x11", "DISPLAY": ":987"}, {}])
+def test_without_a_screen_it_says_so(tmp_path, driver):
     pytest.importorskip("pygame")
-    environment = {**os.environ, "SDL_VIDEODRIVER": "x11", "DISPLAY": ":987"}
+    screens = ("SDL_VIDEODRIVER", "DISPLAY", "WAYLAND_DISPLAY")
+    environment = {k: v for k, v in os.environ.items() if k not in screens} | driver
     done = subprocess.run(
         [
             *(sys.executable, "-m", "rainbow_tf.record_starts", "--game=breakout"),
@@ -356,6 +358,7 @@ def test_without_a_screen_it_says_so(tmp_path):
         env=environment,
         capture_output=True,
         text=True,
+        timeout=60,
     )
     assert done.returncode != 0
     assert "needs a screen" in done.stderr

@@ -230,7 +230,9 @@ def _spread_biases(network: Network, rng: np.random.Generator) -> None:
     With zero biases, a network with small inputs is slow to learn a constant.
     """
     convolutions = getattr(network.torso, "convolutions", [])  # a torso of one's own keeps its own
-    for layer in (*convolutions, *network.hidden, *network.head._flatten_layers()):
+    # The last layer of the head first: the order decides which layer gets which random numbers,
+    # and with it the results of every seed.
+    for layer in (*convolutions, *network.hidden, *reversed(network.head._layers)):
         if isinstance(layer, (keras.layers.Dense, keras.layers.Conv2D)):
             bound = np.prod(layer.kernel.shape[:-1]) ** -0.5
             layer.bias.assign(rng.uniform(-bound, bound, layer.bias.shape))

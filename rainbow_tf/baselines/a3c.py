@@ -11,9 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import keras
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
@@ -48,6 +47,17 @@ class Rollout(NamedTuple):
     reward_t: np.ndarray  # [n] float32, clipped; 0 after the rollout
     discount_t: np.ndarray  # [n] float32, 0 at a terminal; 1 after the rollout
     length: np.int32  # steps played
+
+
+def empty_rollout(spec: EnvironmentSpec, n_step: int) -> Rollout:
+    """A rollout to be filled with n steps."""
+    return Rollout(
+        observation=np.zeros((n_step + 1, spec.frame_stack, *spec.frame_shape), spec.frame_dtype),
+        action_tm1=np.zeros(n_step, np.int32),
+        reward_t=np.zeros(n_step, np.float32),
+        discount_t=np.ones(n_step, np.float32),
+        length=np.int32(0),
+    )
 
 
 def n_step_returns(reward_t: tf.Tensor, discount_t: tf.Tensor, bootstrap: tf.Tensor) -> tf.Tensor:
@@ -115,35 +125,17 @@ class PolicyActor:
 class SharedLearner:
     """The weights and RMSProp statistics that all workers share."""
 
-    def __init__(
-        self,
-        *,
-        online: Network,
-        optimizer: keras.optimizers.Optimizer,
-        spec: EnvironmentSpec,
-        n_step: int,
-        entropy_cost: float,
-    ):
+    def __init__(self, *, config: Config, spec: EnvironmentSpec, online: Network):
         self.online = online
-        self.optimizer = optimizer
+        self.optimizer = make_optimizer(config)
         self.optimizer.build(online.trainable_variables)
-        self._entropy_cost = entropy_cost
+        self._entropy_cost = config.entropy_cost
         self._lock = threading.Lock()
         self._handles = [v.value.handle for v in online.trainable_variables]
-        weights = [tf.TensorSpec(v.shape, v.dtype) for v in online.trainable_variables]
-        frames = (spec.frame_stack, *spec.frame_shape)
-        rollout = Rollout(
-            observation=tf.TensorSpec((n_step + 1, *frames), spec.frame_dtype),
-            action_tm1=tf.TensorSpec((n_step,), tf.int32),
-            reward_t=tf.TensorSpec((n_step,), tf.float32),
-            discount_t=tf.TensorSpec((n_step,), tf.float32),
-            length=tf.TensorSpec((), tf.int32),
-        )
-        rate = tf.TensorSpec((), tf.float32)
-        observation = tf.TensorSpec((1, *frames), spec.frame_dtype)
-        self._policy = _compiled(self._logits, observation, *weights)
+        rollout, weights = empty_rollout(spec, config.n_step), online.trainable_variables
+        self._policy = _compiled(self._logits, rollout.observation[:1], *weights)
         self._compute = _compiled(self._gradients, *rollout, *weights)
-        self._apply = _compiled(self._update, rate, *weights)
+        self._apply = _compiled(self._update, np.float32(0), *weights)
 
     @property
     def variables(self) -> dict[str, list]:
@@ -190,13 +182,8 @@ class SharedLearner:
             tape.watch(weights)
             logits, values = self._call(weights, rollout.observation)  # [n + 1, A], [n + 1]
             returns_tm1 = n_step_returns(rollout.reward_t, rollout.discount_t, values[-1])
-            step_loss = actor_critic_loss(
-                logits[:-1],
-                values[:-1],
-                rollout.action_tm1,
-                returns_tm1,
-                entropy_cost=self._entropy_cost,
-            )
+            steps = logits[:-1], values[:-1], rollout.action_tm1, returns_tm1
+            step_loss = actor_critic_loss(*steps, entropy_cost=self._entropy_cost)
             loss = tf.reduce_sum(played * step_loss)
         value_mean = tf.reduce_sum(played * values[:-1]) / tf.reduce_sum(played)
         packed = tf.concat([returns_tm1 - values[:-1], [loss, value_mean]], axis=0)
@@ -211,19 +198,16 @@ class SharedLearner:
         return outputs
 
 
-def _compiled(function: Callable, *specs: tf.TensorSpec) -> Callable:
-    """Compiles a function of flat tensors once, for all threads.
+def _compiled(function: Callable, *examples: Any) -> Callable:
+    """Compiles a function of flat tensors with these shapes and types once, for all threads.
 
     Uses the flat call: TensorFlow's usual one checks every argument and takes four times as long.
     """
     compiled = tf.function(function, jit_compile=True, autograph=False)
+    specs = [tf.TensorSpec(example.shape, example.dtype) for example in examples]
     concrete = compiled.get_concrete_function(*specs)
     captures = concrete.captured_inputs
-
-    def call(*tensors: tf.Tensor) -> Sequence[tf.Tensor]:
-        return concrete.inference_fn.call_flat(*tensors, *captures)
-
-    return call
+    return lambda *tensors: concrete.inference_fn.call_flat(*tensors, *captures)
 
 
 class Round:
@@ -254,22 +238,14 @@ class Round:
             self.results.append(result)
 
 
+@dataclasses.dataclass(kw_only=True)
 class Worker:
     """One actor-learner with its own environment and random stream."""
 
-    def __init__(
-        self,
-        *,
-        config: Config,
-        environment: Environment,
-        learner: SharedLearner,
-        rng: np.random.Generator,
-    ):
-        self._config = config
-        self.environment = environment
-        self._learner = learner
-        self.rng = rng
-        self._total_steps = config.steps(config.frames)
+    config: Config
+    environment: Environment
+    learner: SharedLearner
+    rng: np.random.Generator
 
     def reset(self) -> None:
         """Restarts the environment."""
@@ -278,45 +254,37 @@ class Worker:
 
     def work(self, round_: Round) -> None:
         """Plays and learns until the round ends."""
-        n_step = self._config.n_step
-        while round_.begin(n_step):
-            weights = self._learner.weights()
+        config, learner = self.config, self.learner
+        while round_.begin(config.n_step):
+            weights = learner.weights()
             rollout, episodes = self.play(weights)
             length = int(rollout.length)
-            gradients, result = self._learner.gradients(weights, rollout)
-            progress = (round_.reached.steps + length) / self._total_steps
-            self._learner.apply(gradients, linear(self._config.learning_rate, 0.0, progress))
-            round_.add(length, n_step - length, episodes, result)
+            gradients, result = learner.gradients(weights, rollout)
+            progress = (round_.reached.steps + length) / config.steps(config.frames)
+            learner.apply(gradients, linear(config.learning_rate, 0.0, progress))
+            round_.add(length, config.n_step - length, episodes, result)
 
     def play(self, weights: Sequence[tf.Tensor]) -> tuple[Rollout, list[Episode]]:
         """Plays n steps, or fewer if an episode or a life ends."""
-        config, spec = self._config, self.environment.spec
-        n_step = config.n_step
-        if self._output.episode_over[0]:
-            self._output = self.environment.step(
-                np.zeros(1, np.int32)
-            )  # restarts; the action is ignored
-        frames = (spec.frame_stack, *spec.frame_shape)
-        observation = np.zeros((n_step + 1, *frames), spec.frame_dtype)
-        action_tm1 = np.zeros(n_step, np.int32)
-        reward_t = np.zeros(n_step, np.float32)
-        discount_t = np.ones(n_step, np.float32)
+        config, output = self.config, self._output
+        if output.episode_over[0]:  # this step restarts; the action is ignored
+            output = self.environment.step(np.zeros(1, np.int32))
+        rollout = empty_rollout(self.environment.spec, config.n_step)
         episodes: list[Episode] = []
-        output = self._output
-        for t in range(n_step):
-            observation[t] = output.observation[0]
-            action = sample(self._learner.logits(weights, output.observation), self.rng)
+        for t in range(config.n_step):
+            rollout.observation[t] = output.observation[0]
+            action = sample(self.learner.logits(weights, output.observation), self.rng)
             output = self.environment.step(action)
             episodes += self._tracker.observe(output)
             reward = float(output.reward[0])
-            action_tm1[t] = action[0]
-            reward_t[t] = min(1.0, max(-1.0, reward)) if config.clip_rewards else reward
-            discount_t[t] = 0.0 if output.terminal[0] else config.discount
+            rollout.action_tm1[t] = action[0]
+            rollout.reward_t[t] = min(1.0, max(-1.0, reward)) if config.clip_rewards else reward
+            rollout.discount_t[t] = 0.0 if output.terminal[0] else config.discount
             if output.terminal[0] or output.episode_over[0]:
                 break
-        observation[-1] = output.observation[0]
+        rollout.observation[-1] = output.observation[0]
         self._output = output
-        return Rollout(observation, action_tm1, reward_t, discount_t, np.int32(t + 1)), episodes
+        return rollout._replace(length=np.int32(t + 1)), episodes
 
 
 class Crew(NamedTuple):
@@ -358,24 +326,16 @@ def build_crew(config: Config, start_steps: int = 0) -> Crew:
 
     `start_steps` changes the environment seeds: a resumed run plays new episodes.
     """
-    seeds = np.random.SeedSequence(config.seed)
-    network_seed, *environment_seeds = (
-        int(s) // 2 for s in seeds.generate_state(1 + config.num_envs)
-    )
-    evaluation_rng, *rngs = map(np.random.default_rng, seeds.spawn(1 + config.num_envs))
+    seeds, streams = np.random.SeedSequence(config.seed), 1 + config.num_envs
+    network_seed, *environment_seeds = (int(s) // 2 for s in seeds.generate_state(streams))
+    evaluation_rng, *rngs = map(np.random.default_rng, seeds.spawn(streams))
     environments = [
         make_environment(config, num_envs=1, seed=(seed + start_steps) % 2**31, training=True)
         for seed in environment_seeds
     ]
     spec = environments[0].spec
     network = make_network(config, spec, seed=network_seed, name="online")
-    learner = SharedLearner(
-        online=network,
-        optimizer=make_optimizer(config),
-        spec=spec,
-        n_step=config.n_step,
-        entropy_cost=config.entropy_cost,
-    )
+    learner = SharedLearner(config=config, spec=spec, online=network)
     return Crew(
         workers=[
             Worker(config=config, environment=environment, learner=learner, rng=rng)
@@ -405,11 +365,7 @@ def train(config: Config, crew: Crew, start: Counters = BEGINNING) -> Iterator[T
 
 def _round_limit(config: Config, steps: int) -> int:
     """Step of the next tick: soon, and no later than the next log row, evaluation or checkpoint."""
-    periods = (
-        config.log_period_frames,
-        config.eval_period_frames,
-        config.checkpoint_period_frames,
-    )
+    periods = config.log_period_frames, config.eval_period_frames, config.checkpoint_period_frames
     spans = [config.steps(period) for period in periods if period > 0]
     marks = [(steps // span + 1) * span for span in spans]
     soon = steps + _ROUND_UPDATES * config.n_step * config.num_envs

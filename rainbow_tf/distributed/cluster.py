@@ -52,7 +52,10 @@ def connect(
             own = {"num_cpus": num_cpus, "object_store_memory": object_bytes}
             start(address="local", include_dashboard=False, **own)
         else:
-            _check_answers(address)
+            # Fails at once if nothing listens: Ray would wait for minutes, then abort.
+            host, colon, port = address.removeprefix("ray://").rpartition(":")
+            if colon and port.isdigit():
+                socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()
             start(address=address)
     except Exception as error:  # Ray raises many types, some bare Exceptions
         reason = " ".join(str(error).split())
@@ -65,10 +68,3 @@ def connect(
         )
         raise ConfigError(sentence) from error
     return ray
-
-
-def _check_answers(address: str) -> None:
-    """Raises OSError at once if nothing listens: Ray would wait for minutes, then abort."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if colon and port.isdigit():
-        socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()

@@ -1,7 +1,5 @@
 """Atari 2600 games, preprocessed as in the paper, E lanes stepped together in C++."""
 
-import functools
-
 import numpy as np
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode
@@ -17,23 +15,19 @@ class AtariEnvironment:
     """E lanes of one game. In training a lost life can be terminal; it never resets the game."""
 
     def __init__(
-        self,
-        *,
-        config: Config,
-        num_envs: int,
-        seed: int,
-        training: bool,
-        num_threads: int = 0,
-        screens: bool = False,
+        self, *, config: Config, num_envs: int, seed: int, training: bool, screens: bool = False
     ) -> None:
-        assert config.game is not None
         self._life_loss_is_terminal = training and config.terminal_on_life_loss
         # Hashed: with consecutive lane seeds, runs 1 and 2 would share most of their lanes.
         self._seeds = np.random.SeedSequence(seed).generate_state(num_envs).astype(np.int64) >> 1
-        make = functools.partial(_make_lanes, config, num_envs, num_threads)
-        self._env = make(shape=FRAME_SHAPE, grayscale=True, stack_num=config.stack)
-        # The same games (same seeds, same actions) in colour at the emulator's resolution.
-        self._screens = make(shape=SCREEN_SHAPE, grayscale=False, stack_num=1) if screens else None
+        self._env = _make_lanes(
+            config, num_envs, FRAME_SHAPE, grayscale=True, stack_num=config.stack
+        )
+        self._screens = None
+        if screens:  # the same games (same seeds, same actions) in colour at full resolution
+            self._screens = _make_lanes(
+                config, num_envs, SCREEN_SHAPE, grayscale=False, stack_num=1
+            )
         self._screen = np.zeros((*SCREEN_SHAPE, 3), np.uint8)
         actions = self._env.ale.get_action_set()
         self.spec = EnvironmentSpec(
@@ -88,18 +82,12 @@ class AtariEnvironment:
 
 
 def _make_lanes(
-    config: Config,
-    num_envs: int,
-    num_threads: int,
-    *,
-    shape: tuple[int, int],
-    grayscale: bool,
-    stack_num: int,
+    config: Config, num_envs: int, shape: tuple[int, int], *, grayscale: bool, stack_num: int
 ) -> AtariVectorEnv:
     return AtariVectorEnv(
         str(config.game),
         num_envs,
-        num_threads=num_threads,
+        num_threads=0,  # as many as there are cores
         max_num_frames_per_episode=config.max_episode_frames,
         repeat_action_probability=config.sticky_action_probability,
         full_action_space=False,

@@ -39,6 +39,13 @@ def make_environment(
     return GymEnvironment(config=config, num_envs=num_envs, seed=seed, screens=screens)
 
 
+def make_spec(config: Config) -> EnvironmentSpec:
+    """The spec of the environment of the settings, from a new one that is closed again."""
+    environment = make_environment(config, num_envs=1, seed=0, training=False)
+    environment.close()
+    return environment.spec
+
+
 class EpisodeTracker:
     """Sums the unclipped rewards of E lanes, across lost lives, until each episode ends."""
 

@@ -1,9 +1,9 @@
 """Gymnasium environments with discrete actions: classic control, MinAtar, your own."""
 
-import difflib
 import functools
 import inspect
 import os
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -15,13 +15,21 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
-from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.config import Config, ConfigError, hint
+from rainbow_tf.games import GAMES
 from rainbow_tf.process import import_module, one_line
 from rainbow_tf.types import EnvironmentSpec, StepOutput
 
 # Environments that were given as Python objects, by their names in the settings.
 given: dict[str, Callable[..., gymnasium.Env]] = {}
 _MINATAR_ACTIONS = ("NOOP", "LEFT", "UP", "RIGHT", "DOWN", "FIRE")
+# Names of actions as Gymnasium's documentation has them, by class.
+_ACTIONS = {
+    "CartPoleEnv": ("left", "right"),
+    "MountainCarEnv": ("left", "none", "right"),
+    "AcrobotEnv": ("torque -1", "torque 0", "torque +1"),
+    "LunarLander": ("none", "left engine", "main engine", "right engine"),
+}
 
 
 class GymEnvironment:
@@ -29,35 +37,20 @@ class GymEnvironment:
 
     def __init__(self, *, config: Config, num_envs: int, seed: int, screens: bool = False) -> None:
         assert config.environment is not None
-        if config.environment.startswith("ALE/"):
-            raise ConfigError(
-                f"--environment={config.environment} would not follow the paper's Atari rules; "
-                "give --game with the snake-case name instead, such as --game=qbert."
-            )
+        _refuse_atari(config.environment)
         if screens:
             # Rendering goes to an array: pygame must not look for a display.
             os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
         if config.environment.startswith("MinAtar/"):
             _register_minatar()
-        self._make = functools.partial(
-            _make_lanes, config.environment, num_envs, config.max_episode_frames, screens
-        )
+        self._make = functools.partial(_make_lanes, config, num_envs, screens)
         # Hashed: with consecutive lane seeds, runs 1 and 2 would share most of their lanes.
-        lane_seeds = np.random.SeedSequence(seed).generate_state(num_envs) >> 1
-        self._seeds: list[int | None] = [int(lane_seed) for lane_seed in lane_seeds]
+        self._seeds = (np.random.SeedSequence(seed).generate_state(num_envs) >> 1).tolist()
         self._env = self._make()
         self._is_fresh = True
-        actions = _check_actions(config.environment, self._env.single_action_space)
-        frame = _check_observation(config.environment, self._env.single_observation_space)
-        self.spec = EnvironmentSpec(
-            frame_shape=frame.shape,
-            frame_dtype=_frame_dtype(frame),
-            frame_stack=config.stack,
-            num_actions=int(actions.n),
-            action_meanings=_action_meanings(self._env.envs[0], int(actions.n)),
-            first_action=int(actions.start),
-        )
-        self._stack = np.zeros((num_envs, config.stack, *frame.shape), self.spec.frame_dtype)
+        self.spec = _make_spec(config, self._env)
+        stack_shape = (num_envs, config.stack, *self.spec.frame_shape)
+        self._stack = np.zeros(stack_shape, self.spec.frame_dtype)
         self._episode_over = np.zeros(num_envs, bool)
 
     def reset(self) -> StepOutput:
@@ -110,8 +103,6 @@ class GymEnvironment:
 
     def _observe(self, frame: np.ndarray, is_first: np.ndarray) -> np.ndarray:
         """The stack with the new frame, in a new array: Gymnasium reuses the buffer `frame`."""
-        if self.spec.frame_stack == 1:
-            return np.array(frame, self.spec.frame_dtype)[:, None]  # [E, 1, *frame]
         # Not FrameStackObservation: it pads with the lower bound where that is above 0.
         stack = np.empty_like(self._stack)  # [E, S, *frame]
         stack[:, :-1] = self._stack[:, 1:]
@@ -121,9 +112,23 @@ class GymEnvironment:
         return stack
 
 
-def _make_lanes(
-    environment: str, num_envs: int, max_episode_steps: int, screens: bool
-) -> SyncVectorEnv:
+def _refuse_atari(environment: str) -> None:
+    """Refuses ids of Atari games, which have other rules, and names the flags for the game."""
+    found = re.fullmatch(r"(ALE/)?(\w+?)(NoFrameskip|Deterministic)?-v([045])", environment)
+    if found is None:
+        return
+    game = re.sub(r"(?<!^)(?=[A-Z])", "_", found[2]).lower()
+    flags = f"--game={game}" + ("" if found[4] == "4" else " --protocol=sticky")
+    if game in GAMES or found[1] is not None:
+        raise ConfigError(
+            f"--environment={environment} would not follow the paper's Atari rules; give "
+            f"{flags if game in GAMES else '--game with one of the 57 games'} instead."
+        )
+
+
+def _make_lanes(config: Config, num_envs: int, screens: bool) -> SyncVectorEnv:
+    environment = str(config.environment)
+    limited = functools.partial(TimeLimit, max_episode_steps=config.max_episode_frames)
     with warnings.catch_warnings():
         # Warnings meant for authors of environments: old versions, imprecise bounds.
         warnings.simplefilter("ignore")
@@ -133,30 +138,24 @@ def _make_lanes(
                 num_envs=num_envs,
                 vectorization_mode="sync",
                 vector_kwargs={"autoreset_mode": AutoresetMode.NEXT_STEP, "copy": False},
-                wrappers=[functools.partial(TimeLimit, max_episode_steps=max_episode_steps)],
+                wrappers=[limited],
                 disable_env_checker=True,
                 **({"render_mode": "rgb_array"} if screens else {}),
             )
         except ConfigError:
             raise
-        except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-            raise ConfigError(
-                f"--environment={environment} needs a package that is not installed "
-                f"({one_line(error)}); install it or give another --environment."
-            ) from error
         except Exception as error:  # a constructor can raise anything
-            if environment not in gymnasium.registry and isinstance(error, gymnasium.error.Error):
-                close = difflib.get_close_matches(environment, gymnasium.registry, n=1)
-                hint = "give the id of a registered one, such as --environment=CartPole-v1."
-                if close:
-                    hint = f"did you mean --environment={close[0]}?"
-                raise ConfigError(
-                    f"--environment={environment} is not known to Gymnasium; {hint}"
-                ) from error
-            raise ConfigError(
-                f"--environment={environment} cannot be created ({one_line(error)}); "
-                "repair it or give another --environment."
-            ) from error
+            problem = f"cannot be created ({one_line(error)}); repair it or"
+            way_out = "give another --environment."
+            if isinstance(error, gymnasium.error.DependencyNotInstalled | ImportError):
+                problem = (
+                    f"needs a package that is not installed ({one_line(error)}); install it or"
+                )
+            elif environment not in gymnasium.registry and isinstance(error, gymnasium.error.Error):
+                problem = "is not known to Gymnasium;"
+                way_out = "give the id of a registered one, such as --environment=CartPole-v1."
+                way_out = hint(environment, gymnasium.registry, way_out, flag="--environment=")
+            raise ConfigError(f"--environment={environment} {problem} {way_out}") from error
     assert isinstance(lanes, SyncVectorEnv)
     return lanes
 
@@ -193,34 +192,34 @@ def _register_minatar() -> None:
     minatar.gym.register_envs()
 
 
-def _check_actions(environment: str, space: gymnasium.Space) -> spaces.Discrete:
-    if not isinstance(space, spaces.Discrete):
+def _make_spec(config: Config, lanes: SyncVectorEnv) -> EnvironmentSpec:
+    """The spec of lanes with discrete actions and array observations; refuses others."""
+    actions, frame = lanes.single_action_space, lanes.single_observation_space
+    flag = f"--environment={config.environment}"
+    if not isinstance(actions, spaces.Discrete):
         raise ConfigError(
-            f"--environment={environment} has {type(space).__name__} actions, but Rainbow needs "
-            "Discrete ones; give an --environment such as CartPole-v1."
+            f"{flag} has {type(actions).__name__} actions, but Rainbow needs Discrete ones; give "
+            "an --environment such as CartPole-v1."
         )
-    return space
-
-
-def _check_observation(environment: str, space: gymnasium.Space) -> spaces.Box:
-    if not isinstance(space, spaces.Box):
+    if not isinstance(frame, spaces.Box):
         raise ConfigError(
-            f"--environment={environment} has {type(space).__name__} observations, but a Box is "
-            "needed; give another --environment or wrap it to return an array."
+            f"{flag} has {type(frame).__name__} observations, but a Box is needed; give another "
+            "--environment or wrap it to return an array."
         )
-    if len(space.shape) not in (1, 2, 3):
+    if len(frame.shape) not in (1, 2, 3):
         raise ConfigError(
-            f"--environment={environment} has observations of shape {space.shape}, but vectors "
-            "and images are needed; give another --environment or wrap it to return one."
+            f"{flag} has observations of shape {frame.shape}, but vectors and images are needed; "
+            "give another --environment or wrap it to return one."
         )
-    return space
-
-
-def _frame_dtype(space: spaces.Box) -> np.dtype:
-    """Byte and boolean images keep their dtype; everything else becomes float32."""
-    if len(space.shape) > 1 and space.dtype in (np.uint8, np.bool_):
-        return np.dtype(space.dtype)
-    return np.dtype(np.float32)
+    keeps_dtype = len(frame.shape) > 1 and frame.dtype in (np.uint8, np.bool_)  # small images
+    return EnvironmentSpec(
+        frame_shape=frame.shape,
+        frame_dtype=np.dtype(frame.dtype if keeps_dtype else np.float32),
+        frame_stack=config.stack,
+        num_actions=int(actions.n),
+        action_meanings=_action_meanings(lanes.envs[0], int(actions.n)),
+        first_action=int(actions.start),
+    )
 
 
 def _action_meanings(env: gymnasium.Env, num_actions: int) -> tuple[str, ...]:
@@ -229,4 +228,5 @@ def _action_meanings(env: gymnasium.Env, num_actions: int) -> tuple[str, ...]:
         return tuple(str(meaning) for meaning in meanings())
     if type(env.unwrapped).__module__.startswith("minatar."):
         return tuple(_MINATAR_ACTIONS[action] for action in env.get_wrapper_attr("action_set"))
-    return tuple(str(action) for action in range(num_actions))
+    numbers = tuple(str(action) for action in range(num_actions))
+    return _ACTIONS.get(type(env.unwrapped).__name__, numbers)

@@ -1,23 +1,27 @@
 """Area resizing of screens, bit for bit as in training, without OpenCV."""
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 
 def shrink(screen: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """Shrinks a grey screen [H, W] uint8; each pixel is the mean of the area it covers."""
-    height, width = shape
+    return np.rint(area_means(screen.astype(np.float32), shape)).astype(np.uint8)
+
+
+def area_means(images: Any, shape: tuple[int, int], take: Callable = np.take) -> Any:
+    """Shrinks float images [..., H, W]; for tensors, `take` is tf.gather."""
     # Columns first, as in OpenCV: another order of float sums rounds some halves differently.
-    shrunk = _shrink_rows(_shrink_rows(screen.T.astype(np.float32), width).T, height)
-    return np.rint(shrunk).astype(np.uint8)
-
-
-def _shrink_rows(image: np.ndarray, size: int) -> np.ndarray:
-    total = np.zeros((size, image.shape[1]), np.float32)
-    for pixel, weight in zip(*area_taps(len(image), size), strict=True):
-        total += image[pixel] * weight[:, None]
-    return total
+    for axis in (-1, -2):
+        pixels, weights = area_taps(images.shape[axis], shape[axis])  # [K, target]
+        weights = weights if axis == -1 else weights[..., None]
+        # Not a matrix product, which would round differently.
+        parts = zip(pixels, weights, strict=True)
+        images = sum(take(images, pixel, axis=axis) * weight for pixel, weight in parts)
+    return images
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """Evaluation during training."""
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,43 +8,40 @@ from typing import Any
 import numpy as np
 
 from rainbow_tf.agent.networks import Network
-from rainbow_tf.agent.schedules import has_passed
 from rainbow_tf.config import Config
 from rainbow_tf.environments.base import make_environment
-from rainbow_tf.evaluation.episodes import EvaluatedEpisode, EvaluationGames, play_budget
+from rainbow_tf.evaluation.episodes import (
+    EvaluatedEpisode,
+    EvaluationGames,
+    outside_support,
+    play_budget,
+)
 from rainbow_tf.evaluation.statistics import protocol_name
+from rainbow_tf.runs.folder import is_evaluation_due
 from rainbow_tf.runs.store import Best, kept_best
 from rainbow_tf.runs.weights import write_best
 from rainbow_tf.types import Policy
 
 # With a single lane and few long episodes the mean is up to 7 % too high: see `play_budget`.
 _FEWEST_LANES = 4
+_MANY_OUTSIDE = 0.05  # share of returns that a support should hold and does not
 
 
+@dataclasses.dataclass(kw_only=True)
 class Evaluator:
     """Evaluates the policy every period, and stores the best weights in `best/`."""
 
-    def __init__(
-        self,
-        *,
-        config: Config,
-        policy: Policy,
-        network: Network,
-        write: Callable[[int, Sequence[EvaluatedEpisode], float], None],
-        is_stopping: Callable[[], bool],
-        say: Callable[[str], None],
-        show: Callable[[int, int], None] = lambda played, planned: None,
-    ):
-        self._config = config
-        self._policy = policy
-        self._network = network
-        self._write = write
-        self._is_stopping = is_stopping
-        self._say = say
-        self._show = show
-        self.best: Best | None = None
-        self._kept: Best | None = None  # the evaluation in `best/`
-        self._evaluated = 0  # frames of the last evaluation
+    config: Config
+    policy: Policy
+    network: Network
+    write: Callable[[int, Sequence[EvaluatedEpisode], float], None]
+    is_stopping: Callable[[], bool]
+    say: Callable[[str], None]
+    show: Callable[[int, int], None] = lambda played, planned: None
+    best: Best | None = None
+    last: float | None = None  # mean score of the last evaluation in this process
+    _kept: Best | None = None  # the evaluation in `best/`
+    _evaluated: int = 0  # frames of the last evaluation
 
     def state(self) -> dict[str, Any]:
         """State for a checkpoint, as JSON."""
@@ -52,7 +50,7 @@ class Evaluator:
     def restore(self, state: dict[str, Any]) -> None:
         """Restores what `state` returned."""
         self.best = None if state["best"] is None else Best(*state["best"])
-        kept = kept_best(self._config.folder)
+        kept = kept_best(self.config.folder)
         # After falling back to an older checkpoint, `best/` may be newer and better.
         if kept is not None and (self.best is None or kept.score_mean > self.best.score_mean):
             self.best = kept
@@ -60,7 +58,7 @@ class Evaluator:
         self._evaluated = state["evaluated"]
 
     def observe(self, frames: int) -> bool:
-        """Evaluates if a period has passed; returns whether it did."""
+        """Evaluates if that is due; returns whether it did."""
         if not self.is_due(frames):
             return False
         episodes = self._play(frames)
@@ -69,37 +67,43 @@ class Evaluator:
         return episodes is not None
 
     def is_due(self, frames: int) -> bool:
-        """Whether a period has passed since the last evaluation."""
-        return has_passed(self._config.eval_period_frames, self._evaluated, frames)
+        """Whether an evaluation is due."""
+        return is_evaluation_due(self.config, self._evaluated, frames)
 
     def _play(self, frames: int) -> list[EvaluatedEpisode] | None:
-        config = self._config
-        self._say(f"evaluation at {frames:,} frames: playing {config.eval_frames:,} frames ...")
+        config = self.config
+        self.say(f"evaluation at {frames:,} frames: playing {config.eval_frames:,} frames ...")
         started = time.perf_counter()
         # New starts for every evaluation, and the same ones if the run is repeated.
         seed = (config.seed * 1_000_003 + frames) % 2**31
         # Terminals as in training, so that values and returns end at the same place.
         lanes = max(_FEWEST_LANES, config.num_envs)
         environment = make_environment(config, num_envs=lanes, seed=seed, training=True)
-        games = EvaluationGames(self._policy, environment, config=config)
+        games = EvaluationGames(self.policy, environment, config=config)
         episodes: list[EvaluatedEpisode] = []
         try:
             budget = config.steps(config.eval_frames)
             for finished in play_budget(games, num_lanes=lanes, steps=budget):
-                if self._is_stopping():
+                if self.is_stopping():
                     return None
                 episodes += finished
-                self._show(games.steps * config.frames_per_step, config.eval_frames)
+                self.show(games.steps * config.frames_per_step, config.eval_frames)
         finally:
             environment.close()
-        self._write(frames, episodes, time.perf_counter() - started)
-        mean = float(np.mean([episode.score for episode in episodes]))
+        self.write(frames, episodes, time.perf_counter() - started)
+        self.last = mean = float(np.mean([episode.score for episode in episodes]))
         if self.best is None or mean > self.best.score_mean:
             self.best = Best(frames, mean, len(episodes), protocol_name(config))
-        self._say(
+        self.say(
             f"evaluation at {frames:,} frames: mean score {mean:.1f} over "
             f"{len(episodes)} episodes, best {self.best.score_mean:.1f}"
         )
+        share = outside_support(episodes)
+        if share is not None and share > _MANY_OUTSIDE:
+            self.say(
+                f"{share:.0%} of the returns were outside [{config.v_min:g}, {config.v_max:g}], "
+                "where the agent cannot represent them; restart with a wider --v_min and --v_max."
+            )
         return episodes
 
     def keep_best(self, frames: int) -> None:
@@ -110,10 +114,10 @@ class Evaluator:
         if self.best is None or self.best.frames != frames:
             return
         try:
-            write_best(self._config.folder, self._network, self.best)
+            write_best(self.config.folder, self.network, self.best)
         except OSError as error:
-            self._say(
-                f"The best weights could not be written to {self._config.folder}: "
+            self.say(
+                f"The best weights could not be written to {self.config.folder}: "
                 f"{error.strerror}. The previous best is kept."
             )
             self.best = self._kept

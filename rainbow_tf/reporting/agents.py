@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Mapping
-from typing import Literal, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart. As in the paper, an ablation
 # is dashed and has the colour of the baseline that introduced the component.
@@ -12,7 +12,6 @@ _MULTI_STEP, _DISTRIBUTIONAL, _NOISY = "#CC79A7", "#0072B2", "#D55E00"
 _SPARE_COLOURS = ("#882255", "#117733", "#332288", "#999933", "#AA4499", "#44AA99")
 
 Value = TypeVar("Value")
-LineKind = Literal["-", "--", ":", "-."]
 
 
 class Style(NamedTuple):
@@ -20,7 +19,7 @@ class Style(NamedTuple):
 
     label: str
     colour: str
-    line: LineKind = "-"
+    line: str = "-"
     width: float = 1.5
 
 
@@ -57,18 +56,16 @@ def styles(names: Iterable[str]) -> dict[str, Style]:
 
     A name with a note, such as `rainbow (paper)`, keeps its colour and is dotted.
     """
-    found = {}
-    names = list(names)
-    unknown = sorted({_base(name) for name in names} - set(_STYLES))
+    bases = {name: _base(name) for name in names}
+    unknown = sorted(set(bases.values()) - set(_STYLES))
     spare = itertools.cycle(_SPARE_COLOURS)
     known = _STYLES | {name: Style(name.replace("_", " "), next(spare), "-.") for name in unknown}
     order = list(known)
-    for name in sorted(names, key=lambda name: (order.index(_base(name)), name)):
-        base = _base(name)
-        found[name] = known[base]
+    found = {}
+    for name, base in sorted(bases.items(), key=lambda pair: (order.index(pair[1]), pair[0])):
+        style = found[name] = known[base]
         if name != base:
-            label = known[base].label + name.removeprefix(base)
-            found[name] = known[base]._replace(label=label, line=":")
+            found[name] = style._replace(label=style.label + name.removeprefix(base), line=":")
     return found
 
 

@@ -4,7 +4,7 @@ import csv
 import functools
 import html
 import io
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 Cell = str | int | float | None
@@ -16,8 +16,8 @@ _PAGE_LETTERS, _LARGE_LETTERS, _PHONE_LETTERS = 147, 120, 50
 _FEW_COLUMNS = 4
 _NONE = "–"  # noqa: RUF001
 _LATEX = str.maketrans({c: f"\\{c}" for c in "&%$#_{}"} | {_NONE: "--"})
-_LATEX_WORDS = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum"}
-_LATEX |= str.maketrans({c: f"\\text{word}{{}}" for c, word in _LATEX_WORDS.items()})
+_LATEX |= str.maketrans({"\\": "\\textbackslash{}", "~": "\\textasciitilde{}"})
+_LATEX |= str.maketrans({"^": "\\textasciicircum{}"})
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,6 @@ class Table:
     Numbers have `digits` decimals, in CSV all of them; None is a dash.
     """
 
-    name: str
     caption: str
     rows: list[Row]
     digits: int = 1
@@ -51,32 +50,24 @@ class Table:
 
     def markdown(self) -> str:
         """As Markdown."""
-        marks = ["---" if i == 0 else "---:" for i in range(len(self.header))]
-        lines = [self.header, marks]
-        for cells in self._shown():
-            lines.append([f"**{text}**" if is_best else text for text, is_best in cells.values()])
-        escaped = ([text.replace("|", "\\|") for text in line] for line in lines)
-        body = "\n".join("| " + " | ".join(line) + " |" for line in escaped)
+        header, *rows = self._lines(lambda text: text.replace("|", "\\|"), "**{}**")
+        marks = ["---", *["---:"] * (len(header) - 1)]
+        body = "\n".join("| " + " | ".join(line) + " |" for line in (header, marks, *rows))
         return f"{self.caption}\n\n{body}\n"
 
     def latex(self) -> str:
         """As a LaTeX tabular for the booktabs package."""
-        lines = [
-            f"% {self.caption}",
-            f"\\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}",
-            "\\toprule",
-            " & ".join(name.translate(_LATEX) for name in self.header) + " \\\\",
-            "\\midrule",
-        ]
-        for cells in self._shown():
-            texts = ((text.translate(_LATEX), is_best) for text, is_best in cells.values())
-            line = " & ".join(f"\\textbf{{{t}}}" if is_best else t for t, is_best in texts)
-            lines.append(f"{line} \\\\")
-        return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
+        lines = self._lines(lambda text: text.translate(_LATEX), "\\textbf{{{}}}")
+        header, *rows = (" & ".join(line) + " \\\\\n" for line in lines)
+        return (
+            f"% {self.caption}\n\\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}\n"
+            f"\\toprule\n{header}\\midrule\n{''.join(rows)}\\bottomrule\n\\end{{tabular}}\n"
+        )
 
     def html(self) -> str:
         """As HTML with its caption, split where it would be wider than the page."""
-        common = self._common() if len(self.header) > _FEW_COLUMNS else {}
+        is_large = len(self.header) > _FEW_COLUMNS and len(self.rows) > 1
+        common = self._common() if is_large else {}
         caption = self.caption
         if common:
             listed = "; ".join(f"{name}: {value}" for name, value in common.items())
@@ -118,22 +109,25 @@ class Table:
         return total
 
     def _common(self) -> dict[str, str]:
-        """Columns after the first that have the same text in all of several rows."""
-        if len(self.rows) < 2:
-            return {}
+        """Columns after the first that have the same text in all rows."""
         found = {name: {row.get(name) for row in self.rows} for name in self.header[1:]}
         alone = {name: next(iter(cells)) for name, cells in found.items() if len(cells) == 1}
         return {name: cell for name, cell in alone.items() if isinstance(cell, str)}
 
-    def _shown(self) -> list[dict[str, tuple[str, bool]]]:
+    def _lines(self, escape: Callable[[str], str], bold: str) -> Iterator[list[str]]:
+        """The header and the rows as texts; `bold` is the form of the best of a row."""
+        yield [escape(name) for name in self.header]
+        for cells in self._shown():
+            texts = ((escape(text), is_best) for text, is_best in cells.values())
+            yield [bold.format(text) if is_best else text for text, is_best in texts]
+
+    def _shown(self) -> Iterator[dict[str, tuple[str, bool]]]:
         """Each row's cells by column: as text, and whether it is the best of its row."""
-        shown = []
         for row in self.rows:
             rivals = {n: cell for n in self.bold_best if isinstance(cell := row.get(n), float)}
             best = max(rivals.values()) if len(rivals) > 1 else None
             winners = {n for n, cell in rivals.items() if cell == best}
-            shown.append({n: (self._text(row.get(n)), n in winners) for n in self.header})
-        return shown
+            yield {n: (self._text(row.get(n)), n in winners) for n in self.header}
 
     def _text(self, cell: Cell) -> str:
         if cell is None:

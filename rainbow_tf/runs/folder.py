@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-import os
+import tempfile
 from datetime import datetime
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 
 from rainbow_tf.agent.schedules import has_passed
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.environments.base import make_environment
+from rainbow_tf.environments.base import make_spec
 from rainbow_tf.runs.store import (
     CHECKPOINTS,
     Checkpoint,
@@ -35,8 +35,10 @@ def check_folder(config: Config) -> None:
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not nearest.is_dir():
         raise _unwritable(folder, f"{nearest} is a file")
-    if not os.access(nearest, os.W_OK):
-        raise _unwritable(folder, f"no permission to write in {nearest}")
+    try:
+        tempfile.TemporaryFile(dir=nearest).close()  # permissions alone do not tell
+    except OSError as error:
+        raise _unwritable(folder, f"{nearest}: {error.strerror}") from error
     if config.restart and folder.name in ("", ".."):
         raise ConfigError(
             f"--restart cannot move {folder} aside; give --run_dir by name, from outside of it."
@@ -58,9 +60,15 @@ def resumes(config: Config) -> bool:
 def is_finished(config: Config, checkpoint: Checkpoint) -> bool:
     """Whether a run has all frames, its last evaluation, and its best weights on disk."""
     frames, best = checkpoint.frames, checkpoint.best
-    is_due = has_passed(config.eval_period_frames, checkpoint.evaluated, frames)
+    is_due = is_evaluation_due(config, checkpoint.evaluated, frames)
     is_kept = best is None or best.frames != frames or kept_best(config.folder) == best
     return frames >= config.frames and not is_due and is_kept
+
+
+def is_evaluation_due(config: Config, evaluated: int, frames: int) -> bool:
+    """Whether a period has passed since the last evaluation, or training has ended since."""
+    is_last = config.eval_period_frames > 0 and evaluated < frames >= config.frames
+    return is_last or has_passed(config.eval_period_frames, evaluated, frames)
 
 
 def read_config(run_dir: Path) -> Config:
@@ -88,9 +96,7 @@ def environment_spec(config: Config) -> EnvironmentSpec:
         fields |= {name: tuple(fields[name]) for name in ("frame_shape", "action_meanings")}
         return EnvironmentSpec(**{**fields, "frame_dtype": np.dtype(fields["frame_dtype"])})
     except (OSError, ValueError, TypeError, KeyError):
-        environment = make_environment(config, num_envs=1, seed=config.seed, training=False)
-        environment.close()
-        return environment.spec
+        return make_spec(config)
 
 
 def check_settings(old: Config, new: Config) -> None:

@@ -13,6 +13,7 @@ from rainbow_tf.agent.actor import Actor
 from rainbow_tf.agent.networks import Network, make_network, make_support
 from rainbow_tf.baselines import a3c
 from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.runs.folder import environment_spec
 from rainbow_tf.runs.store import (
     BEST_SCORE,
     CHECKPOINTS,
@@ -140,10 +141,10 @@ def make_policy(
 
 
 def load_network(
-    config: Config, spec: EnvironmentSpec, *, is_best: bool, checkpoint: int | None, seed: int
+    config: Config, *, is_best: bool, checkpoint: int | None = None
 ) -> tuple[Network, int, Best | None]:
     """The run's network, its training frames, and its evaluation if it is the best one."""
-    network = make_network(config, spec, seed=seed, name="online")
+    network = make_network(config, environment_spec(config), seed=config.seed, name="online")
     if is_best:
         best = restore_best(config.folder, network)
         return network, best.frames, best
@@ -151,11 +152,9 @@ def load_network(
 
 
 def load_policy(
-    config: Config, spec: EnvironmentSpec, *, is_best: bool, checkpoint: int | None, seed: int
+    config: Config, *, is_best: bool, checkpoint: int | None, seed: int
 ) -> tuple[Policy, int]:
     """The run's policy, with noise if `eval_noise`, and its training frames."""
-    network, frames, _ = load_network(
-        config, spec, is_best=is_best, checkpoint=checkpoint, seed=seed
-    )
-    rng = np.random.default_rng(seed)
+    network, frames, _ = load_network(config, is_best=is_best, checkpoint=checkpoint)
+    spec, rng = environment_spec(config), np.random.default_rng(seed)
     return make_policy(config, network, spec, noise=config.eval_noise, rng=rng), frames

@@ -86,12 +86,12 @@ def read_runs(folder: Path) -> list[Run]:
     seen: dict[tuple, Path] = {}
     for run in runs:
         key = (run.config.protocol, run.environment, run.agent, run.config.seed)
-        if key in seen:
+        first = seen.setdefault(key, run.folder)
+        if first != run.folder:
             raise ConfigError(
-                f"{seen[key]} and {run.folder} are both seed {run.config.seed} of {run.agent} on "
+                f"{first} and {run.folder} are both seed {run.config.seed} of {run.agent} on "
                 f"{run.environment}; move one of them out of --runs={folder}."
             )
-        seen[key] = run.folder
     return runs
 
 
@@ -104,7 +104,13 @@ def _run_folders(folder: Path) -> Iterator[Path]:
 
 
 def _read_run(folder: Path) -> Run:
-    config = _read_config(folder / "config.json")
+    path = folder / "config.json"
+    try:
+        config = Config.from_json(path.read_text())
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"{path} cannot be used ({error}); fix it, or move its folder out of --runs."
+        ) from error
     path = folder / "eval.csv"
     kinds = {"frames": int, "score_mean": float, "protocol": str}
     frames, scores, protocols = _columns(path, kinds)
@@ -125,15 +131,6 @@ def _read_run(folder: Path) -> Run:
         curve = Curve(np.array(frames), np.array(scores), protocols[0], is_training=False)
     paths = sorted((folder / "evaluations").glob("*/summary.json"))
     return Run(folder, config, config.agent, curve, training, tuple(map(_read_evaluation, paths)))
-
-
-def _read_config(path: Path) -> Config:
-    try:
-        return Config.from_json(path.read_text())
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(
-            f"{path} cannot be used ({error}); fix it, or move its folder out of --runs."
-        ) from error
 
 
 def _read_evaluation(path: Path) -> Evaluation:
@@ -159,20 +156,18 @@ def _read_evaluation(path: Path) -> Evaluation:
     columns = _columns(path.with_name("scores.csv"), dict.fromkeys(names, _optional))
     scores, *checks = np.array(columns, dtype=float)
     known = ~np.isnan(checks[:2]).any(axis=0)
-    return Evaluation(
-        protocol, score, EVALUATED, conditions, scores, *(column[known] for column in checks)
-    )
+    checks = [column[known] for column in checks]
+    return Evaluation(protocol, score, EVALUATED, conditions, scores, *checks)
 
 
 def _optional(text: str) -> float:
-    return float(text) if text else float("nan")
+    return float(text or "nan")
 
 
 def _columns(path: Path, kinds: Mapping[str, Callable[[str], Any]]) -> list[list]:
     """The named columns of a CSV file, each converted by its function; empty without the file."""
-    columns: dict[str, list] = {name: [] for name in kinds}
     if not path.exists():
-        return list(columns.values())
+        return [[] for _ in kinds]
     way_out = "delete that line, or resume the run, which keeps complete rows only"
     if path.name == "scores.csv":
         way_out = "run python -m rainbow_tf.evaluate again"
@@ -190,6 +185,7 @@ def _columns(path: Path, kinds: Mapping[str, Callable[[str], Any]]) -> list[list
             f"{path} has no column {', '.join(missing)}; it is not a file of this package, so move "
             "its folder out of --runs."
         )
+    columns: dict[str, list] = {name: [] for name in kinds}
     for number, row in enumerate(rows, start=2):
         if len(row) != len(header):
             found = f"{len(row)} of {len(header)} columns"

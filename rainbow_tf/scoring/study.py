@@ -8,16 +8,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.scoring import normalise
-from rainbow_tf.scoring.aggregate import (
-    Aggregate,
-    Interval,
-    aggregate,
-    area_under_curve,
-    bootstrap,
-    bootstrap_episodes,
-    score_matrix,
-)
+from rainbow_tf.scoring import aggregate, normalise
 from rainbow_tf.scoring.runs import Curve, Evaluation, Run
 
 BEST = "best in training"
@@ -41,8 +32,8 @@ class Estimate(NamedTuple):
     """Aggregates of an agent, and their intervals over its seeds or, with one seed, episodes."""
 
     percents: dict[str, list[float]]  # by game, a score per seed
-    values: Aggregate
-    intervals: tuple[Interval, Interval, Interval] | None
+    values: aggregate.Aggregate
+    intervals: tuple[aggregate.Interval, ...] | None  # of the same three
     over: str | None
 
 
@@ -182,30 +173,20 @@ def _ends(run: Run) -> tuple[Evaluation, ...]:
     return (*run.evaluations, Evaluation(curve.protocol, float(score), source))
 
 
-def percent(scores: EndScores, protocol: str) -> dict[str, list[float]]:
-    """End scores in percent of human, of the environments that have a reference."""
+def estimate(scores: EndScores, protocol: str) -> Estimate:
+    """Aggregates in percent of human, of scores in games that have a reference."""
     references = normalise.references(regime(protocol))
-    return {
-        name: [references[name].percent(end.score) for end in ends]
-        for name, ends in scores.items()
-        if name in references
+    percents = {
+        name: [references[name].percent(end.score) for end in ends] for name, ends in scores.items()
     }
-
-
-def estimate(scores: EndScores, protocol: str) -> Estimate | None:
-    """Aggregates in percent of human; None without a score in a game that has a reference."""
-    percents = percent(scores, protocol)
-    if not percents:
-        return None
-    matrix = score_matrix(percents.values())
+    matrix = aggregate.score_matrix(percents.values())
     rng = np.random.default_rng(0)
-    intervals, over = bootstrap(matrix, rng=rng), "seeds"
-    episodes = {name: scores[name][0].scores for name in percents}  # of the first seed
-    if intervals is None and all(map(len, episodes.values())):
-        references = normalise.references(regime(protocol))
-        of_human = [references[name].percent(found) for name, found in episodes.items()]
-        intervals, over = bootstrap_episodes(of_human, rng=rng), "episodes"
-    return Estimate(percents, aggregate(matrix), intervals, over if intervals else None)
+    intervals, over = aggregate.bootstrap(matrix, rng=rng), "seeds"
+    if intervals is None and all(len(ends[0].scores) for ends in scores.values()):
+        episodes = [references[name].percent(ends[0].scores) for name, ends in scores.items()]
+        intervals, over = aggregate.bootstrap_episodes(episodes, rng=rng), "episodes"
+    values = aggregate.aggregate(matrix)
+    return Estimate(percents, values, intervals, over if intervals else None)
 
 
 class Drops(NamedTuple):
@@ -215,7 +196,7 @@ class Drops(NamedTuple):
     environments: tuple[str, ...]
     change: np.ndarray  # [agents, environments], in percent; NaN where a run is missing
     omitted: tuple[str, ...]  # where DQN's area is not below Rainbow's
-    intervals: np.ndarray | None = None  # [agents, 2], of the medians; None if all have one seed
+    intervals: np.ndarray | None  # [agents, 2], of the medians; None if all have one seed
 
 
 def ablation_drops(runs: list[Run], ablations: Sequence[str]) -> Drops | None:
@@ -226,7 +207,7 @@ def ablation_drops(runs: list[Run], ablations: Sequence[str]) -> Drops | None:
         frames, curves = on_common_frames([run.curve for run in group])
         agents = [run.agent for run in group]
         if {"rainbow", "dqn"} < set(agents) and len(frames):
-            seeds = [area_under_curve(frames, scores) for scores in curves]
+            seeds = [aggregate.area_under_curve(frames, scores) for scores in curves]
             areas[name] = grouped(zip(agents, seeds, strict=True))
     kept = {name: of for name, of in areas.items() if np.mean(of["rainbow"]) > np.mean(of["dqn"])}
     omitted = tuple(name for name in areas if name not in kept)
@@ -234,9 +215,8 @@ def ablation_drops(runs: list[Run], ablations: Sequence[str]) -> Drops | None:
     present = tuple(agent for agent in ablations if any(agent in of for of in games))
     if not present and not omitted:
         return None
-    intervals = None
-    if present and any(len(seeds) > 1 for of in games for seeds in of.values()):
-        intervals = _drop_intervals(games, present)
+    has_seeds = present and any(len(seeds) > 1 for of in games for seeds in of.values())
+    intervals = _drop_intervals(games, present) if has_seeds else None
     return Drops(present, tuple(kept), _changes(games, present, np.mean), omitted, intervals)
 
 

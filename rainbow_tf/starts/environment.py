@@ -4,12 +4,12 @@ import itertools
 from collections.abc import Generator, Iterable, Sequence
 
 import numpy as np
+from ale_py import Action
 
 from rainbow_tf.config import Config
-from rainbow_tf.environments.atari import FRAME_SHAPE
-from rainbow_tf.starts.emulator import Emulator
+from rainbow_tf.environments.base import make_spec
 from rainbow_tf.starts.file import StartFile, StartPoint, replay
-from rainbow_tf.types import EnvironmentSpec, StepOutput
+from rainbow_tf.types import StepOutput
 
 # The fields of a StepOutput for one lane.
 _LaneStep = tuple[np.ndarray, float, bool, bool, bool]
@@ -27,16 +27,8 @@ class StartEnvironment:
         self._config = config
         self._starts = starts
         self._points = [points[lane::num_envs] for lane in range(num_envs)]
-        game = starts.settings.game
-        actions = Emulator(game, seed=0, action_repeat=1, frame_stack=1).minimal_actions
-        self._codes = [action.value for action in actions]
-        self.spec = EnvironmentSpec(
-            frame_shape=FRAME_SHAPE,
-            frame_dtype=np.dtype(np.uint8),
-            frame_stack=config.stack,
-            num_actions=len(actions),
-            action_meanings=tuple(action.name for action in actions),
-        )
+        self.spec = make_spec(config)
+        self._codes = [getattr(Action, name).value for name in self.spec.action_meanings]
 
     def reset(self) -> StepOutput:
         """Starts every lane at its first point."""
@@ -78,11 +70,5 @@ class StartEnvironment:
 
 
 def _gather(steps: Iterable[_LaneStep]) -> StepOutput:
-    observation, reward, terminal, episode_over, is_first = zip(*steps, strict=True)
-    return StepOutput(
-        observation=np.stack(observation),
-        reward=np.array(reward, np.float32),
-        terminal=np.array(terminal),
-        episode_over=np.array(episode_over),
-        is_first=np.array(is_first),
-    )
+    output = StepOutput(*map(np.array, zip(*steps, strict=True)))
+    return output._replace(reward=output.reward.astype(np.float32))

@@ -43,6 +43,9 @@ class Keyboard:
         self._pygame = pygame
         try:
             pygame.display.init()
+            driver = pygame.display.get_driver()
+            if driver in ("dummy", "offscreen") and "SDL_VIDEODRIVER" not in os.environ:
+                raise pygame.error("there is none here")  # SDL would draw where nobody sees it
             pygame.font.init()
             width, height = _GAME_SIZE
             self._window = pygame.display.set_mode((width, height + 3 * _LINE_HEIGHT + _MARGIN))

@@ -23,32 +23,23 @@ _STEPS = "steps_"
 _DISK_SHARE = 0.1  # of the raw bytes: an upper bound in 56 of 57 games played at random
 
 
+@dataclasses.dataclass(kw_only=True)
 class Checkpointer:
     """Saves a run every period: the whole agent, and the parts of the replay that changed."""
 
-    def __init__(
-        self,
-        *,
-        config: Config,
-        store: CheckpointStore,
-        parts: AnyParts,
-        metrics: Metrics,
-        evaluator: Evaluator,
-        say: Callable[[str], None],
-    ):
-        self._config = config
-        self._store = store
-        self._parts = parts
-        self._metrics = metrics
-        self._evaluator = evaluator
-        self._say = say
-        self._chunks: dict[str, StoredFile] = {}
-        self._saved = BEGINNING
+    config: Config
+    store: CheckpointStore
+    parts: AnyParts
+    metrics: Metrics
+    evaluator: Evaluator
+    say: Callable[[str], None]
+    _chunks: dict[str, StoredFile] = dataclasses.field(default_factory=dict)
+    _saved: Counters = BEGINNING
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Continues from a checkpoint whose parts are already restored."""
-        self._metrics.restore(checkpoint.state["metrics"])
-        self._evaluator.restore(checkpoint.state["evaluator"])
+        self.metrics.restore(checkpoint.state["metrics"])
+        self.evaluator.restore(checkpoint.state["evaluator"])
         self._chunks = {
             name: file
             for name, file in checkpoint.files.items()
@@ -58,8 +49,8 @@ class Checkpointer:
 
     def observe(self, tick: Tick, *, now: bool = False) -> None:
         """Saves if a period has passed, or `now`."""
-        saved_frames = self._saved.steps * self._config.frames_per_step
-        if now or has_passed(self._config.checkpoint_period_frames, saved_frames, tick.frames):
+        saved_frames = self._saved.steps * self.config.frames_per_step
+        if now or has_passed(self.config.checkpoint_period_frames, saved_frames, tick.frames):
             self.save(tick.counters)
 
     def save(self, reached: Counters, *, again: bool = False) -> None:
@@ -70,17 +61,15 @@ class Checkpointer:
         try:
             self._write(reached)
         except OSError as error:
-            frames = reached.steps * self._config.frames_per_step
-            self._say(
+            frames = reached.steps * self.config.frames_per_step
+            self.say(
                 f"The checkpoint at {frames:,} frames could not be written to "
-                f"{self._store.folder}: {error.strerror}. Earlier checkpoints are kept."
+                f"{self.store.folder}: {error.strerror}. Earlier checkpoints are kept."
             )
 
     def _write(self, reached: Counters) -> None:
-        parts, replay = self._parts, self._parts.replay
-        unchanged = {
-            name: file for name, file in self._chunks.items() if self._store.is_there(file)
-        }
+        parts, replay = self.parts, self.parts.replay
+        unchanged = {name: file for name, file in self._chunks.items() if self.store.is_there(file)}
         new: dict[str, Callable[[], dict[str, np.ndarray]]] = {
             AGENT_FILE: lambda: values(agent_variables(parts)),
         }
@@ -92,14 +81,14 @@ class Checkpointer:
                 if _chunk_name(number) not in unchanged:
                     new[_chunk_name(number)] = functools.partial(replay.chunk, number)
         state = {
-            "config": dataclasses.asdict(self._config),
+            "config": dataclasses.asdict(self.config),
             "counters": reached,
-            "frames": reached.steps * self._config.frames_per_step,
+            "frames": reached.steps * self.config.frames_per_step,
             "generators": {n: rng.bit_generator.state for n, rng in parts.generators.items()},
-            "metrics": self._metrics.state(),
-            "evaluator": self._evaluator.state(),
+            "metrics": self.metrics.state(),
+            "evaluator": self.evaluator.state(),
         }
-        checkpoint = self._store.write(state=state, new=new, old=unchanged)
+        checkpoint = self.store.write(state=state, new=new, old=unchanged)
         if replay is not None:
             replay.forget_changes()
             self._chunks = {
@@ -107,7 +96,7 @@ class Checkpointer:
                 for number in replay.written_chunks()
             }
         with contextlib.suppress(OSError):  # The next checkpoint prunes again.
-            self._store.prune(self._config.max_checkpoints)
+            self.store.prune(self.config.max_checkpoints)
 
 
 def restore(parts: AnyParts, store: CheckpointStore, checkpoint: Checkpoint) -> None:

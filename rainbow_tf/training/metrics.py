@@ -80,35 +80,13 @@ def _csv_line(values: Iterable) -> bytes:
 
 
 TRAIN_COLUMNS = (
-    "frames",
-    "updates",
-    "episodes",
-    "return_mean_20",
-    "return_mean_100",
-    "length_mean_100",
-    "loss",
-    "q_mean",
-    "priority_mean",
-    "priority_max",
-    "noise_scale",
-    "epsilon",
-    "beta",
-    "replay_fill",
-    "frames_per_second",
+    *("frames", "updates", "episodes", "return_mean_20", "return_mean_100", "length_mean_100"),
+    *("loss", "q_mean", "priority_mean", "priority_max", "noise_scale", "epsilon", "beta"),
+    *("replay_fill", "frames_per_second"),
 )
 EVAL_COLUMNS = (
-    "frames",
-    "episodes",
-    "score_mean",
-    "score_median",
-    "score_stderr",
-    "score_min",
-    "score_max",
-    "length_mean",
-    "protocol",
-    "seconds",
-    "value_mean",
-    "return_mean",
+    *("frames", "episodes", "score_mean", "score_median", "score_stderr", "score_min"),
+    *("score_max", "length_mean", "protocol", "seconds", "value_mean", "return_mean"),
     "outside_support",
 )
 _NOT_DRAWN = ("frames", "episodes", "protocol", "seconds")

@@ -28,6 +28,9 @@ def describe(config: Config, parts: AnyParts, start_frames: int) -> str:
     if config.has_replay:
         memory = replay_bytes(config.replay_capacity, spec, compressed=config.compressed_replay)
         disk += " when the replay is full"
+        learning = config.steps(config.frames) - config.steps(config.min_history_frames)
+        updates = int(learning * config.updates_per_step)
+        replay["updates"] = f"{updates:,}, the first after {config.min_history_frames:,} frames"
         replay["replay"] = f"{config.replay_capacity:,} steps, {size(memory)} when full"
     actors = {}
     if config.actors > 0:

@@ -18,7 +18,7 @@ from rainbow_tf.config import Config, ConfigError
 VIDEOS = "videos"  # in the folder of a run
 LARGE, SMALL = 630, 420  # picture heights: three and two times an Atari screen's
 _GIF_FRAMES_PER_SECOND = 15  # at most: files get large, and few viewers play faster ones correctly
-_GIF_SECONDS = 60  # at most: all pictures are held in memory
+GIF_SECONDS = 60  # at most: all pictures are held in memory
 _GIF_SAMPLES = 32  # pictures that the palette is chosen from
 
 
@@ -36,13 +36,11 @@ class Mp4:
     def __init__(self, path: Path, *, frames_per_second: int):
         import imageio_ffmpeg
 
-        pictures = ["-f", "image2pipe", "-c:v", "ppm", "-framerate", str(frames_per_second)]
+        pictures = f"-v error -y -f image2pipe -c:v ppm -framerate {frames_per_second} -i -"
         # Sharp text, and a pixel format that all players support.
-        codec = ["-c:v", "libx264", "-crf", "20", "-preset", "veryfast", "-pix_fmt", "yuv420p"]
-        output = ["-movflags", "+faststart", str(path)]
-        encoder = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", "-y"]
+        codec = "-c:v libx264 -crf 20 -preset veryfast -pix_fmt yuv420p -movflags +faststart"
         self._encoder = subprocess.Popen(
-            [*encoder, *pictures, "-i", "-", *codec, *output],
+            [imageio_ffmpeg.get_ffmpeg_exe(), *f"{pictures} {codec}".split(), str(path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -56,30 +54,30 @@ class Mp4:
         try:
             self._encoder.stdin.write(b"P6 %d %d 255\n" % (width, height) + picture.tobytes())
         except BrokenPipeError:
-            self.finish()  # raises with ffmpeg's message
+            self._finish()  # raises with ffmpeg's message
 
-    def finish(self) -> None:
-        """Waits for ffmpeg; raises OSError if it failed."""
+    def _finish(self) -> None:
         _, message = self._encoder.communicate()
-        if self._encoder.returncode != 0:
-            lines = message.decode(errors="replace").strip().splitlines()
-            reason = lines[-1] if lines else f"exit status {self._encoder.returncode}"
-            raise OSError(errno.EIO, f"the encoder failed: {reason}")
+        status = self._encoder.returncode
+        if status != 0:
+            reason = message.decode(errors="replace").strip().rpartition("\n")[2]
+            raise OSError(errno.EIO, f"the encoder failed: {reason or f'exit status {status}'}")
 
-    def abandon(self) -> None:
-        """Stops ffmpeg."""
-        self._encoder.kill()
-        self._encoder.communicate()
+    def __enter__(self) -> "Mp4":
+        return self
+
+    def __exit__(self, error: type | None, *details: object) -> None:
+        if error is None:
+            self._finish()
+        else:
+            self._encoder.kill()
+            self._encoder.communicate()
 
 
 class Gif:
-    """A .gif with one palette for all pictures, which are kept compressed until the end.
+    """A .gif with one palette for all pictures, which are kept compressed until the end."""
 
-    Without a path, call `encoded` instead of `finish`.
-    """
-
-    def __init__(self, path: Path | None, *, frames_per_second: int):
-        self._path = path
+    def __init__(self, *, frames_per_second: int):
         self._every = math.ceil(frames_per_second / _GIF_FRAMES_PER_SECOND)
         self._milliseconds = 1000 * self._every / frames_per_second
         self._added = 0
@@ -88,7 +86,7 @@ class Gif:
 
     def add(self, picture: np.ndarray) -> None:
         """Adds a picture; drops it after the first minute or above the maximum frame rate."""
-        is_early = len(self._pictures) < _GIF_SECONDS * 1000 / self._milliseconds
+        is_early = len(self._pictures) < GIF_SECONDS * 1000 / self._milliseconds
         if self._added % self._every == 0 and is_early:
             self._shape = picture.shape
             self._pictures.append(lz4.frame.compress(np.ascontiguousarray(picture)))
@@ -111,24 +109,13 @@ class Gif:
         )
         return file.getvalue()
 
-    def finish(self) -> None:
-        """Writes the file."""
-        assert self._path is not None
-        self._path.write_bytes(self.encoded())
-
-    def abandon(self) -> None:
-        """Nothing to stop."""
-
     def _picture(self, data: bytes) -> np.ndarray:
         return np.frombuffer(lz4.frame.decompress(data), np.uint8).reshape(self._shape)
 
 
-_WRITERS: dict[str, type[Mp4] | type[Gif]] = {".mp4": Mp4, ".gif": Gif}
-
-
 def check_video(path: Path) -> None:
     """Rejects a path that `video` could not write, without touching the disk."""
-    if path.suffix not in _WRITERS:
+    if path.suffix not in (".mp4", ".gif"):
         raise ConfigError(f"{path} must end in .mp4 or .gif.")
     if path.suffix == ".mp4":
         try:
@@ -155,13 +142,13 @@ def video(path: Path, *, frames_per_second: int) -> Iterator[Mp4 | Gif]:
     aside = path.with_name(f".{path.stem}.part{path.suffix}")
     try:
         aside.parent.mkdir(parents=True, exist_ok=True)
-        writer = _WRITERS[path.suffix](aside, frames_per_second=frames_per_second)
-        try:
-            yield writer
-            writer.finish()
-        except BaseException:
-            writer.abandon()
-            raise
+        if path.suffix == ".mp4":
+            with Mp4(aside, frames_per_second=frames_per_second) as mp4:
+                yield mp4
+        else:
+            gif = Gif(frames_per_second=frames_per_second)
+            yield gif
+            aside.write_bytes(gif.encoded())
         aside.replace(path)
     except OSError as error:
         raise _unwritable(path, str(error.strerror)) from error
@@ -170,10 +157,9 @@ def video(path: Path, *, frames_per_second: int) -> Iterator[Mp4 | Gif]:
 
 
 def enlarged(screen: np.ndarray, *, height: int, width: int) -> np.ndarray:
-    """A screen [H, W, 3] at the largest size that fits: a whole multiple, or shrunk."""
+    """A screen [H, W, 3] at the largest size that fits."""
     scale = min(height / screen.shape[0], width / screen.shape[1])
-    scale = math.floor(scale) if scale > 1 else scale
-    size = (int(screen.shape[1] * scale), int(screen.shape[0] * scale))
+    size = (round(screen.shape[1] * scale), round(screen.shape[0] * scale))
     return np.asarray(Image.fromarray(screen).resize(size, Image.Resampling.BOX))
 
 

@@ -26,6 +26,7 @@ _AREA = (52, 74, 108)
 _CHOSEN = (250, 176, 44)
 
 # Fractions of the height.
+_WIDEST = 1.8  # of a screen
 _WIDTHS = (0.9, 1.2)  # with one and with two columns of cells
 _CELLS_TOP, _CELLS_BOTTOM = 0.185, 0.775
 _CELLS_IN_A_COLUMN = 9
@@ -53,10 +54,9 @@ class _Box(NamedTuple):
 
 
 class Panel:
-    """Draws scenes as pictures of one shape, with fixed axes.
+    """Draws scenes as pictures of one shape: return distributions, or a bar per value.
 
-    With a support it draws return distributions, without one a bar per value. The policy was
-    trained for `frames` frames.
+    The axes are fixed. The policy was trained for `frames` frames.
     """
 
     def __init__(self, config: Config, spec: EnvironmentSpec, *, frames: int, height: int):
@@ -93,16 +93,16 @@ class Panel:
         top, bottom = round(0.875 * height), round(0.97 * height) - 1
         self._strip = _Box(self._pad, top, right, bottom)
         self._axis = _Axis(0.0, 1.0 if self._symbol == "p" else 0.0)
-        support = make_support(config)
-        self._atoms = 0 if support is None else len(support)
-        if support is not None:
+        self._margin = 0.0  # at both ends of the axis: bars are centred on atoms
+        if (support := make_support(config)) is not None:
             self._axis.ends = (float(support[0]), float(support[-1]))
+            self._margin = 0.5 / len(support)
         self._value_axis = _Axis()
         self._values: list[float] = []  # of the episode's states
 
     def _place_cells(self, count: int, columns: int) -> list[_Box]:
         rows = math.ceil(count / columns)
-        tall = min(0.2, (_CELLS_BOTTOM - _CELLS_TOP) / rows) * self.height
+        tall = (_CELLS_BOTTOM - _CELLS_TOP) / rows * self.height
         wide = (self.width - self._pad) / columns
         gap = max(2, self._inset)
         width, height = int(wide) - self._pad - 1, int(tall) - gap - 1
@@ -113,7 +113,7 @@ class Panel:
 
     def picture(self, scene: Scene) -> np.ndarray:
         """The screen at the largest fitting size and the panel: [H, W, 3], H and W even."""
-        screen = enlarged(scene.screen, height=self.height, width=int(1.25 * self.height))
+        screen = enlarged(scene.screen, height=self.height, width=int(_WIDEST * self.height))
         tall, wide, _ = screen.shape
         shape = (self.height, wide + wide % 2 + self.width, 3)
         picture = np.full(shape, _BACKGROUND, np.uint8)
@@ -189,10 +189,9 @@ class Panel:
                 draw.rectangle(box, colour)
 
     def _column(self, chart: _Box, x: float) -> int:
-        """Pixel column of a return; bars are centred on atoms."""
+        """Pixel column of a return."""
         low, high = self._axis.ends
-        margin = 0.5 / self._atoms if self._atoms else 0.0
-        share = margin + (1 - 2 * margin) * (x - low) / max(high - low, 1e-9)
+        share = self._margin + (1 - 2 * self._margin) * (x - low) / max(high - low, 1e-9)
         wide = chart.right - chart.left + 1
         return chart.left + int(np.clip(share * wide, 0, wide - 1))
 

@@ -333,3 +333,30 @@ def test_support_can_start_at_zero():
 
 def test_no_support_without_distributions():
     assert make_support(settings(distributional=False)) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "kwargs"),
+    [(SMALL_ATARI, {}), (MINATAR, {"dueling": False}), (CARTPOLE, {"algorithm": "a3c"})],
+    ids=["atari", "minatar", "a3c"],
+)
+def test_a_network_saves_to_keras_and_loads_again(spec, kwargs, tmp_path):
+    network = network_for(spec, **kwargs)
+    network.save(tmp_path / "network.keras")
+    loaded = keras.saving.load_model(tmp_path / "network.keras")
+    inputs = observations(spec)
+    for one, other in zip(
+        tf.nest.flatten(network(inputs)), tf.nest.flatten(loaded(inputs)), strict=True
+    ):
+        assert_array_equal(one, other)
+
+
+def test_biases_are_drawn_in_a_fixed_order():
+    """Another order would change the results of every seed of agents without noise."""
+    network = network_for(CARTPOLE, seed=3, noisy=False)
+    head, rng = network.head, np.random.default_rng(3)
+    order = (head.value, head.value_hidden, head.advantage, head.advantage_hidden)
+    for layer in (*network.hidden, *order):
+        bound = layer.kernel.shape[0] ** -0.5
+        expected = rng.uniform(-bound, bound, layer.bias.shape)
+        assert_array_equal(layer.bias, expected.astype(np.float32))

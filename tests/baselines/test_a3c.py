@@ -70,17 +70,13 @@ def compiled_learner():
         shared.set_weights(made.get_weights())
         return shared
 
-    def learner(*, online, optimizer, spec, n_step, entropy_cost):
+    def learner(*, config, spec, online):
+        optimizer = make_optimizer(config)
         optimizer.build(online.trainable_variables)
-        key = (spec, n_step, entropy_cost, str(optimizer.get_config() | {"name": ""}))
+        described = str(optimizer.get_config() | {"name": ""})
+        key = (spec, config.n_step, config.entropy_cost, described)
         if key not in learners:
-            learners[key] = SharedLearner(
-                online=online,
-                optimizer=optimizer,
-                spec=spec,
-                n_step=n_step,
-                entropy_cost=entropy_cost,
-            )
+            learners[key] = SharedLearner(config=config, spec=spec, online=online)
         for old, new in zip(learners[key].optimizer.variables, optimizer.variables, strict=True):
             old.assign(new)
         return learners[key]
@@ -400,11 +396,9 @@ def test_threads_share_the_rmsprop_statistics(monkeypatch, crew, max_grad_norm):
     monkeypatch.setattr(a3c, "_compiled", eagerly)
     config = settings(max_grad_norm=max_grad_norm)
     learner = SharedLearner(
-        online=make_network(config, crew.spec, seed=1, name="online"),
-        optimizer=make_optimizer(config),
+        config=config,
         spec=crew.spec,
-        n_step=3,
-        entropy_cost=config.entropy_cost,
+        online=make_network(config, crew.spec, seed=1, name="online"),
     )
     weights = [weight.numpy() for weight in learner.weights()]
     mean_squares = [np.zeros_like(weight) for weight in weights]
@@ -705,7 +699,7 @@ def test_every_command_takes_an_a3c_run(run_command, tmp_path):
     summary = json.loads(summary.read_text())
     assert (summary["agent"], summary["episodes"], summary["support"]) == ("a3c", 2, None)
     models = tmp_path / "models"
-    run("export", f"--run_dir={folder}", f"--output_dir={models}")
+    run("export", f"--run_dir={folder}", f"--out={models}")
     run("check", models)
     assert "mean score" in run("play", f"--model_dir={models}", "--episodes=1")
     run("report", f"--runs={tmp_path / 'runs'}", f"--out={tmp_path / 'report'}")
@@ -744,7 +738,7 @@ def test_a_stop_is_prompt_and_saves_the_run(run_command, tmp_path, monkeypatch):
     monkeypatch.setattr(a3c.Worker, "play", stopping)
     ended = run_command("train", *flags(folder, num_envs=4, frames=10**8))
     assert sent
-    assert ended.status == 0, ended.stderr
+    assert ended.status == 143, ended.stderr
     assert "Traceback" not in ended.stderr
     frames = int(ended.stdout.split("Stopped after ")[1].split(" frames")[0].replace(",", ""))
     checkpoint, _ = CheckpointStore(folder / CHECKPOINTS).newest_whole()
@@ -771,7 +765,7 @@ def test_a_stopped_process_saves_its_run(tmp_path):
     time.sleep(0.5)
     process.send_signal(signal.SIGTERM)
     stdout, stderr = process.communicate(timeout=60)
-    assert process.returncode == 0, stderr
+    assert process.returncode == 143, stderr
     assert "Traceback" not in stderr
     frames = int(stdout.split("Stopped after ")[1].split(" frames")[0].replace(",", ""))
     checkpoint, _ = CheckpointStore(folder / CHECKPOINTS).newest_whole()

@@ -176,7 +176,7 @@ def test_initial_priorities_equal_the_learners_errors(eager, settings):
     support = make_support(config)
     seen = set()
     for _ in range(20):
-        ids, batch = shard.sample(0.4)
+        ids, batch = shard.call(None, "sample", 0.4)
         outputs_tm1 = one._network(batch.observation_tm1)
         outputs_t = one._network(batch.observation_t)
         _, errors = losses_and_errors(
@@ -227,7 +227,7 @@ def test_initial_errors_at_lost_lives_and_truncated_episodes(eager, n_step):
         errors = initial_errors(rollout, outputs[rollout["frame"]])
         shard.add(0, number, Rollout(**rollout, errors=errors), number == 0)
     for _ in range(20):
-        ids, batch = shard.sample(0.4)
+        ids, batch = shard.call(None, "sample", 0.4)
         q_tm1 = outputs[batch.observation_tm1[:, 0], batch.action_tm1, 0]
         q_t = outputs[batch.observation_t[:, 0], :, 0].max(axis=1)
         expected = np.abs(batch.reward_t + batch.discount_t * q_t - q_tm1)

@@ -60,7 +60,7 @@ def test_a3c_is_evaluated_exported_and_reported(run, resumed, tmp_path):
     summary = json.loads((resumed / "evaluations/paper_noop/summary.json").read_text())
     assert (summary["agent"], summary["episodes"], summary["support"]) == ("a3c", 2, None)
     models = tmp_path / "models"
-    written = run("export", f"--run_dir={resumed}", f"--output_dir={models}")
+    written = run("export", f"--run_dir={resumed}", f"--out={models}")
     assert "serving_default, from_frames, metadata" in written
     run("check", models)
     played = run("play", f"--model_dir={models}", "--episodes=1")

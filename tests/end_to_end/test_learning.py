@@ -68,7 +68,9 @@ def test_minatar_breakout_soon_gets_better(preset):
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("agent", ["rainbow", "baselines/dqn"])
 def test_cartpole_is_solved(preset, agent, seed):
-    config = preset(agent, "--preset=cartpole", f"--seed={seed}")
+    # Training returns include exploration: with its own epsilon of 0.1, DQN reached 450 with one of
+    # these three seeds.
+    config = preset(agent, "--preset=cartpole", f"--seed={seed}", "--epsilon_end=0.01")
     assert config.frames == 100_000
     assert frames_to_reach(config, 450, episodes=20) is not None
 

@@ -91,7 +91,7 @@ def test_restart_moves_the_old_run_aside(run_command, cartpole, tmp_path):
     folder.mkdir()
     (folder / "config.json").write_text("old")
     result = run_command(
-        "train", *cartpole.settings, "--frames=8", f"--run_dir={folder}", "--restart"
+        "train", *cartpole.settings, "--frames=104", f"--run_dir={folder}", "--restart"
     )
     assert result.status == 0, result.stderr
     aside = [path for path in tmp_path.iterdir() if path != folder]
@@ -106,7 +106,7 @@ def test_same_seed_same_run_to_the_last_bit(run_command, cartpole, tmp_path, row
 @pytest.mark.usefixtures("uncompiled")
 def test_another_seed_plays_other_episodes(run_command, cartpole, tmp_path):
     # No update is made in 100 frames: the rows differ by the episodes alone.
-    run_command("train", *cartpole.settings, "--frames=100", "--seed=2", f"--run_dir={tmp_path}")
+    run_command("train", *cartpole.settings, "--frames=104", "--seed=2", f"--run_dir={tmp_path}")
     columns = ("episodes", "return_mean_20", "length_mean_100")
     other, first = (
         [[row[name] for name in columns] for row in read_rows(folder / "train.csv")[:2]]
@@ -123,7 +123,7 @@ def test_interrupt_while_building_leaves_nothing(run_command, cartpole, monkeypa
     monkeypatch.setattr("rainbow_tf.training.run.build_parts", interrupted)
     result = run_command("train", *cartpole.settings, f"--run_dir={tmp_path / 'run'}")
     assert result == (
-        1,
+        130,
         "",
         "rainbow_tf: interrupted before training began; nothing was changed.\n",
     )

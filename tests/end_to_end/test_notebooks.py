@@ -22,7 +22,7 @@ COMMANDS = re.compile(
 # The notebooks show files; what makes them is in the package.
 IMPORTS = {
     *("csv", "html", "importlib", "os", "pathlib", "shutil", "subprocess", "sys"),
-    *("IPython", "matplotlib", "google"),
+    *("IPython", "matplotlib", "google", "rainbow_tf"),
 }
 # A stand-in for TensorFlow Serving, as the serving tests have it.
 SERVER = """#!{python}
@@ -83,7 +83,7 @@ def test_notebook_is_valid_and_has_no_outputs(path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=stem)
-def test_only_commands_of_the_package_are_called(path):
+def test_only_commands_and_public_names_are_used(path):
     called = []
     for cell in code_cells(path):
         tree = python_of(cell)
@@ -99,7 +99,9 @@ def test_only_commands_of_the_package_are_called(path):
             else:
                 continue
             assert {name.split(".")[0] for name in names} <= IMPORTS
-    assert any("rainbow_tf.main" in line for line in called)
+            assert not any(name.startswith("rainbow_tf.") for name in names), "not a public name"
+    trains = "rainbow_tf.Agent(" if path.stem == "quickstart" else "rainbow_tf.main"
+    assert any(trains in text for text in (*called, *(cell.source for cell in code_cells(path))))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=stem)

@@ -50,6 +50,22 @@ def test_an_evaluation_has_at_least_four_lanes(monkeypatch, num_envs, lanes):
     assert len(episodes) >= lanes  # every lane finishes what it began
 
 
+def test_returns_outside_the_support_are_reported():
+    said = []
+    for v_max, is_wide in ((5.0, False), (20.0, True)):
+        said.clear()
+        config = Config(environment="CartPole-v1", eval_frames=30, v_min=0.0, v_max=v_max)
+        Evaluator(
+            config=config,
+            policy=PushRight(),
+            network=None,
+            write=lambda *row: None,
+            is_stopping=lambda: False,
+            say=said.append,
+        )._play(100)
+        assert ("--v_max" in said[-1]) != is_wide, said
+
+
 def test_a_stopped_evaluation_writes_nothing(monkeypatch):
     _, rows, done = evaluate(monkeypatch, num_envs=1, is_stopping=True)
     assert (rows, done) == ([], False)

@@ -35,7 +35,7 @@ def assert_answers_as(network, policy):
 
 
 def test_the_command_exports_the_best_weights(cartpole, run_dir, tmp_path, run_command):
-    result = run_command("export", f"--run_dir={run_dir}", f"--output_dir={tmp_path / 'models'}")
+    result = run_command("export", f"--run_dir={run_dir}", f"--out={tmp_path / 'models'}")
     assert result.status == 0, result.stderr
     assert result.stderr == ""
     folder = tmp_path / "models" / "1"
@@ -68,6 +68,7 @@ def test_training_exports_its_best_policy(cartpole, tmp_path, monkeypatch, run_c
     result = run_command(
         "train",
         *("--environment=CartPole-v1", "--v_min=0", "--v_max=100", "--frames=40"),
+        "--min_history_frames=20",
         *("--replay_capacity=1000", "--num_envs=1"),
         *("--eval_period_frames=20", "--eval_frames=60"),
         *(f"--run_dir={run}", f"--export_dir={models}"),
@@ -80,21 +81,20 @@ def test_training_exports_its_best_policy(cartpole, tmp_path, monkeypatch, run_c
     assert facts["frames_trained"] == best["frames"]
     assert facts["score"] == pytest.approx(best["score_mean"])
     config = dataclasses.replace(CARTPOLE, run_dir=str(run))
-    _, settings = cartpole
-    network, _, _ = load_network(config, settings["spec"], is_best=True, checkpoint=None, seed=1)
+    network, _, _ = load_network(config, is_best=True)
     assert_answers_as(network, policy)
 
 
-BOTH = ["--run_dir={run}", "--output_dir={out}"]
+BOTH = ["--run_dir={run}", "--out={out}"]
 
 
 @pytest.mark.parametrize(
     ("prepare", "arguments", "named"),
     [
-        (None, ["--run_dir={run}"], ["--output_dir"]),
-        (None, ["--output_dir={out}"], ["--run_dir"]),
+        (None, ["--run_dir={run}"], ["--out,"]),
+        (None, ["--out={out}"], ["--run_dir"]),
         (None, ["qbert"], ["'qbert' is not a flag"]),
-        (None, ["--run_dir={run}/best", "--output_dir={out}"], ["--run_dir", "config.json"]),
+        (None, ["--run_dir={run}/best", "--out={out}"], ["--run_dir", "config.json"]),
         (None, [*BOTH, "--snapshot=best", "--checkpoint=3"], ["--checkpoint", "--snapshot=best"]),
         (None, [*BOTH, "--noisy", "--tflite"], ["--noisy", "--tflite"]),
         (

@@ -174,7 +174,7 @@ def test_video(models, tmp_path, suffix, run_play):
     frames = []
     while (frame := capture.read()[1]) is not None:
         frames.append(frame)
-    assert frames[0].shape == (400, 600, 3)
+    assert frames[0].shape == (420, 630, 3)
     steps = int(re.search(r"(\d+) steps", result.stdout)[1])
     # A GIF merges equal screens.
     assert len(frames) == steps if suffix == "mp4" else 2 <= len(frames) <= steps
@@ -270,5 +270,5 @@ def test_missing_model_is_one_sentence(server, run_play):
 def test_help_shows_every_setting():
     command = [sys.executable, "-m", "rainbow_tf.export.play", "--help"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    for flag in ("--game", "--environment", "--protocol", "--server", "--alpha", "--video"):
+    for flag in ("--game", "--environment", "--protocol", "--server", "--alpha", "--out"):
         assert f"{flag}:" in result.stdout

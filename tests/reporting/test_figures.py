@@ -8,7 +8,7 @@ from rainbow_tf.reporting.figures import Line
 
 def game_curves(values, humans, **line):
     lines = {"pong": {"rainbow": Line(np.array([1e5, 2e5]), np.array(values), **line)}}
-    return figures.game_curves(lines, styles(["rainbow"]), humans=humans, note="a note")
+    return figures.game_curves(lines, styles(["rainbow"]), humans=humans)
 
 
 def labels(figure):
@@ -46,10 +46,10 @@ def test_training_returns_are_thin_and_behind():
 
 
 def test_only_given_thresholds_have_a_panel():
-    counts = np.array([[2, 1, 0, 0, 0], [2, 2, 1, 0, 0]])
-    panels = {"Agents": {"rainbow": Line(np.array([1e6, 2e6]), counts)}}
-    figure = figures.threshold_curves(
-        panels, styles(["rainbow"]), thresholds={0: 20, 2: 100}, num_games=2, note="a note"
-    )
+    levels = {
+        level: {"Agents": {"rainbow": Line(np.array([1e6, 2e6]), np.array(counts))}}
+        for level, counts in ((20, [2, 2]), (100, [0, 1]))
+    }
+    figure = figures.threshold_curves(levels, styles(["rainbow"]), num_games=2)
     titles = {axis.get_title(): axis.lines[0].get_ydata().tolist() for axis in figure.axes}
     assert titles == {"at least 20 % of human": [2, 2], "at least 100 % of human": [0, 1]}

@@ -4,7 +4,7 @@ from rainbow_tf.reporting.tables import Table
 
 
 def table(rows, **settings):
-    return Table("name", "A caption.", rows, **settings)
+    return Table("A caption.", rows, **settings)
 
 
 def test_columns_without_a_value_are_left_out():

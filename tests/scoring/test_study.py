@@ -137,8 +137,8 @@ def test_human_starts_have_their_own_reference(make, tmp_path):
     make(("rainbow", "pong", 1, [1.0]))
     write_evaluation(tmp_path / "pong_rainbow_1", 15.5, protocol="paper/human")
     ends = study.end_scores(read_runs(tmp_path))
-    found = study.percent(ends["paper/human"]["rainbow"], "paper/human")
-    assert found["pong"] == [pytest.approx(100)]
+    found = study.estimate(ends["paper/human"]["rainbow"], "paper/human")
+    assert found.percents["pong"] == [pytest.approx(100)]
 
 
 def test_intervals_are_over_seeds_or_over_the_episodes_of_one(make, tmp_path):

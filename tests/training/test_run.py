@@ -36,6 +36,27 @@ def test_a_finished_run_says_so_and_is_not_touched(finished):
     assert contents(finished) == before
 
 
+def test_training_ends_with_an_evaluation_and_says_what_to_do_next(tmp_path):
+    folder = tmp_path / "run"
+    printed = train_stub(folder, frames=200)
+    assert [row["frames"] for row in rows(folder / "eval.csv")] == ["80", "160", "200"]
+    assert "Done after 200 frames." in printed
+    assert "best score  3.0 after 160 frames" in printed
+    assert "last score  0.5" in printed
+    for command in ("watch", "evaluate", "report", "export"):
+        assert f"  python -m rainbow_tf.{command} --run" in printed
+    assert "is complete" in train_stub(folder, frames=200)
+    without = train_stub(tmp_path / "other", frames=200, eval_period_frames=0)
+    assert "score" not in without
+    assert rows(tmp_path / "other" / "eval.csv") == []
+
+
+def test_a_run_that_would_end_before_its_first_update_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"--frames=40 .*--min_history_frames=40"):
+        train_stub(tmp_path / "run", frames=40)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_finished_run_continues_with_more_frames(finished):
     printed = train_stub(finished, frames=320)
     assert "Resuming from checkpoint 6 at 240 frames." in printed

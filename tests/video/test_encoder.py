@@ -1,5 +1,6 @@
 """Video files: content, frame rate, and atomic writing."""
 
+import io
 import subprocess
 import sys
 
@@ -58,19 +59,18 @@ def test_gif_palette_covers_all_pictures(tmp_path):
 @pytest.mark.parametrize(
     ("rate", "kept", "milliseconds"), [(10, 60, 100), (15, 60, 66.7), (30, 30, 66.7), (50, 15, 80)]
 )
-def test_gif_drops_pictures_and_keeps_the_speed(tmp_path, rate, kept, milliseconds):
-    gif = Gif(tmp_path / "x.gif", frames_per_second=rate)
+def test_gif_drops_pictures_and_keeps_the_speed(rate, kept, milliseconds):
+    gif = Gif(frames_per_second=rate)
     for picture in moving_square(60, width=160):
         gif.add(picture)
-    gif.finish()
-    with Image.open(tmp_path / "x.gif") as image:
+    with Image.open(io.BytesIO(gif.encoded())) as image:
         assert image.n_frames == kept
         assert image.info["loop"] == 0
         assert image.info["duration"] == pytest.approx(milliseconds, abs=10)  # stored as 1/100 s
 
 
 def test_gif_ends_after_a_minute():
-    gif = Gif(None, frames_per_second=1)
+    gif = Gif(frames_per_second=1)
     for i in range(70):
         gif.add(np.full((2, 2, 3), 3 * i, np.uint8))
     (end,) = {gif._picture(gif._pictures[-1])[0, 0, 0]}
@@ -143,13 +143,14 @@ def test_only_mp4_needs_imageio_ffmpeg(monkeypatch, tmp_path):
     write(tmp_path / "game.gif", moving_square(3))
 
 
-def test_screens_grow_by_whole_factors_or_shrink():
+def test_screens_fill_the_height_or_the_width():
     screen = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
-    large = enlarged(screen, height=9, width=100)  # four times is 8 high
+    large = enlarged(screen, height=8, width=100)
     assert large.shape == (8, 12, 3)
     np.testing.assert_array_equal(large[::4, ::4], screen)
     np.testing.assert_array_equal(large[3::4, 3::4], screen)
-    assert enlarged(screen, height=100, width=7).shape == (4, 6, 3)
+    assert enlarged(screen, height=9, width=100).shape == (9, 14, 3)
+    assert enlarged(screen, height=100, width=6).shape == (4, 6, 3)
     flat = np.full((400, 600, 3), 77, np.uint8)
     small = enlarged(flat, height=420, width=525)
     assert small.shape == (350, 525, 3)

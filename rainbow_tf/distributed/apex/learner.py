@@ -5,6 +5,7 @@ All requests come from this process, so a checkpoint is consistent.
 
 import itertools
 import time
+from collections import Counter
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -17,12 +18,12 @@ from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.distributed.apex.player import Played, Player
 from rainbow_tf.distributed.apex.replay import PREFETCHED, WAITING_ADDS, ShardedReplay, say
 from rainbow_tf.distributed.cluster import connect
-from rainbow_tf.environments.base import make_environment
+from rainbow_tf.environments.base import make_spec
 from rainbow_tf.replay.replay import CHUNK_SLOTS
 from rainbow_tf.runs.weights import make_policy
 from rainbow_tf.training.build import check_memory, make_learner
 from rainbow_tf.training.loop import exploration, learn
-from rainbow_tf.types import BEGINNING, Batch, Counters, EnvironmentSpec, Episode, Policy, Tick
+from rainbow_tf.types import BEGINNING, Batch, Counters, EnvironmentSpec, Policy, Tick
 
 _AHEAD = 2  # rollouts requested from an actor in advance, so that it never waits
 _LADDER_EXPONENT = 7.0  # alpha of Horgan et al. 2018
@@ -55,11 +56,11 @@ class Fleet(NamedTuple):
         """Seconds per step, without and with learning, measured with actors at work."""
         requests = Requests(config, self)
         self.learner.update(batch)
-        self.ray.get([requests.play(i, epsilon=0.0)[1] for i in range(len(self.players))])
+        self.ray.get([requests.play(actor)[1] for actor in range(config.actors)])
         started = time.perf_counter()
-        played = [requests.play(i, epsilon=0.0)[1] for i in range(len(self.players))]
+        played = [requests.play(actor)[1] for actor in range(config.actors)]
         updates = 0
-        while len(self.ray.wait(played, num_returns=len(played), timeout=0)[1]) > 0 or not updates:
+        while updates == 0 or self.ray.wait(played, num_returns=len(played), timeout=0)[1]:
             self.learner.update(batch)
             updates += 1
         seconds = time.perf_counter() - started
@@ -69,22 +70,21 @@ class Fleet(NamedTuple):
 
 def build_fleet(config: Config, start_steps: int = 0) -> Fleet:
     """Starts all processes; waits until the cluster has placed them."""
+    wanted = f"--actors={config.actors}"
     seeds = np.random.SeedSequence(config.seed)
     online_seed, target_seed, replay_seed = (int(s) // 2 for s in seeds.generate_state(3))
     replay_seed = (replay_seed + start_steps) % 2**31
-    environment = make_environment(config, num_envs=1, seed=0, training=True)
-    spec = environment.spec
-    environment.close()
+    spec = make_spec(config)
     if config.address is None:
         check_memory(config, spec)
     learner = make_learner(config, spec, online_seed=online_seed, target_seed=target_seed)
     ray = connect(
         config.address,
-        wanted_by=f"--actors={config.actors}",
+        wanted_by=wanted,
         num_cpus=config.actors + config.replay_shards,
         object_bytes=object_store_bytes(config, spec, learner.online.count_params()),
     )
-    say(f"Starting --actors={config.actors} and --replay_shards={config.replay_shards} ...")
+    say(f"Starting {wanted} and --replay_shards={config.replay_shards} ...")
     # A restarted process repeats its requests and reports that it started fresh episodes.
     player = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=-1)(Player)
     players = [
@@ -92,21 +92,17 @@ def build_fleet(config: Config, start_steps: int = 0) -> Fleet:
         for number in range(config.actors)
     ]
     replay = ShardedReplay(ray=ray, config=config, spec=spec, seed=replay_seed)
-    _wait_until_placed(ray, config, players)
-    rng = np.random.default_rng(seeds)
-    actor = make_policy(config, learner.online, spec, noise=config.eval_noise, rng=rng)
-    return Fleet(ray, players, replay, learner, actor, spec)
-
-
-def _wait_until_placed(ray: ModuleType, config: Config, players: list[Any]) -> None:
     waiting = [player.__ray_ready__.remote() for player in players]
     while waiting:
         ready, waiting = ray.wait(waiting, timeout=_NOTICE_SECONDS)
-        _answer(ray, ready, f"--actors={config.actors} could not start")
+        _answer(ray, ready, f"{wanted} could not start")
         if not ready:
             cpus = ray.cluster_resources().get("CPU", 0)
-            asked = f"{len(waiting)} of --actors={config.actors}"
+            asked = f"{len(waiting)} of {wanted}"
             say(f"Waiting for {asked} to start; each needs a CPU of the cluster's {cpus:g}.")
+    rng = np.random.default_rng(seeds)
+    actor = make_policy(config, learner.online, spec, noise=config.eval_noise, rng=rng)
+    return Fleet(ray, players, replay, learner, actor, spec)
 
 
 def _answer(ray: ModuleType, answer: Any, failure: str) -> Any:
@@ -138,7 +134,7 @@ class Requests:
         self._config = config
         self._fleet = fleet
         self._numbers = [0] * config.actors  # of the next rollout of each to arrive
-        self.in_flight: list[tuple[int, Any, Any]] = []  # actor, rollout, its summary
+        self.in_flight: dict[Any, tuple[int, Any]] = {}  # summary to come: actor, its rollout
         self._answered = time.monotonic()
         self.broadcast()
 
@@ -148,8 +144,8 @@ class Requests:
         self._weights = self._fleet.ray.put([variable.numpy() for variable in variables])
         self._version = next(_VERSIONS)
 
-    def play(self, actor: int, *, epsilon: float, fresh: bool = False) -> tuple[Any, Any]:
-        """Requests a rollout from an actor."""
+    def play(self, actor: int, epsilon: float = 0.0, *, fresh: bool = False) -> tuple[Any, Any]:
+        """Requests a rollout from an actor: its steps and their summary."""
         method = self._fleet.players[actor].play.options(num_returns=2)
         return method.remote(self._weights, self._version, epsilon, fresh=fresh)
 
@@ -159,13 +155,13 @@ class Requests:
         rollout_steps = config.rollout_steps * config.num_envs
         planned = steps + len(self.in_flight) * rollout_steps
         while planned < limit and len(self.in_flight) < _AHEAD * config.actors:
-            counts = np.bincount([actor for actor, *_ in self.in_flight], minlength=config.actors)
+            counts = Counter(actor for actor, _ in self.in_flight.values())
             # Round robin: with a slow learner, the first actor would get every request.
             actor = min(range(config.actors), key=lambda i: (counts[i], self._numbers[i]))
-            fresh = actor in replay.broken_off
-            replay.broken_off.discard(actor)
             epsilon = actor_exploration(config, actor, steps)
-            self.in_flight.append((actor, *self.play(actor, epsilon=epsilon, fresh=fresh)))
+            rollout, told = self.play(actor, epsilon, fresh=actor in replay.broken_off)
+            self.in_flight[told] = actor, rollout
+            replay.broken_off.discard(actor)
             planned += rollout_steps
 
     def collect(self, patience: float) -> list[Played]:
@@ -173,7 +169,7 @@ class Requests:
         ray, replay = self._fleet.ray, self._fleet.replay
         if not self.in_flight:
             return []
-        answers = [told for _, _, told in self.in_flight]
+        answers = list(self.in_flight)
         ready, _ = ray.wait(answers, num_returns=1, timeout=patience)
         if ready:
             ready, _ = ray.wait(answers, num_returns=len(answers), timeout=0)
@@ -181,12 +177,11 @@ class Requests:
         elif time.monotonic() > self._answered + _NOTICE_SECONDS:
             self._answered = time.monotonic()
             say(f"No actor has answered for {_NOTICE_SECONDS:.0f} s; Ray may be restarting them.")
-        found = []
-        arrived = [request for request in self.in_flight if request[2] in ready]
-        self.in_flight = [request for request in self.in_flight if request[2] not in ready]
-        for actor, rollout, told in arrived:
+        found: list[Played] = []
+        for told in ready:
+            actor, rollout = self.in_flight.pop(told)
             failure = f"Ray cannot restart actor {actor}; rerun the command to resume"
-            played: Played = _answer(ray, told, failure)
+            played = _answer(ray, told, failure)
             if played.begins and self._numbers[actor] > 0:
                 say(f"Actor {actor} or its replay shard was restarted; starting fresh episodes.")
             replay.add(actor, self._numbers[actor], rollout, played.begins)
@@ -221,7 +216,7 @@ def train(config: Config, fleet: Fleet, start: Counters = BEGINNING) -> Iterator
             requests.broadcast()
         if has_passed(target_steps, before, steps):
             fleet.learner.update_target()
-        episodes: list[Episode] = [episode for rollout in played for episode in rollout.episodes]
+        episodes = [episode for rollout in played for episode in rollout.episodes]
         rungs = [actor_exploration(config, actor, steps) for actor in range(config.actors)]
         epsilon = sum(rungs) / len(rungs)
         frames = steps * config.frames_per_step

@@ -53,8 +53,7 @@ class Player:
         """Continues all lanes, or resets them first if `fresh` or at the first call."""
         begins = fresh or self._version is None
         if version != self._version:
-            variables = self._network.trainable_variables
-            for variable, value in zip(variables, weights, strict=True):
+            for variable, value in zip(self._network.trainable_variables, weights, strict=True):
                 variable.assign(value)
             self._version = version
         if begins:
@@ -64,9 +63,9 @@ class Player:
         steps: list[dict[str, np.ndarray]] = []
         outputs: list[np.ndarray] = []
         episodes: list[Episode] = []
+        environment = self._environment
         for t in range(self._config.rollout_steps):
             resets = begins and t == 0
-            environment = self._environment
             output = environment.reset() if resets else environment.step(self._actions)
             steps.append(replay_step(self._config, self._actions, output))
             episodes += self._tracker.observe(output)
@@ -104,10 +103,9 @@ class InitialErrors:
         window_ends = steps["episode_over"] | (steps["discount_t"] == 0)
         closes = np.stack(list(map(self._windows.step, steps["is_first"], window_ends)))
         columns = {name: steps[name] for name in ("action_tm1", "reward_t", "discount_t")}
-        columns["outputs"] = outputs
         past = {
             name: np.concatenate([self._earlier.get(name, column[:0]), column])
-            for name, column in columns.items()
+            for name, column in {**columns, "outputs": outputs}.items()
         }
         self._earlier = {name: column[-n_step:] for name, column in past.items()}
         t, lane, back = np.nonzero(closes)

@@ -1,5 +1,6 @@
 """The replay of a run with actors, as the learner sees it: shards that sample ahead."""
 
+import contextlib
 import errno
 import sys
 import time
@@ -12,7 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.distributed.apex.shard import EMPTY, NewShardError, ReplayShard, ShardStatus
+from rainbow_tf.distributed.apex.shard import EMPTY, NewShardError, ReplayShard
 from rainbow_tf.replay.replay import replay_bytes
 from rainbow_tf.runs.store import CHECKPOINTS, CheckpointStore
 from rainbow_tf.training.checkpoint import restore_replay
@@ -54,10 +55,9 @@ class RemoteShard:
             if not done:
                 break
             del self.adds[answer]
-            try:
-                status: ShardStatus | None = self._ray.get(answer)
-            except self._ray.exceptions.ObjectLostError:  # lost with its node
-                status = None
+            status = None
+            with contextlib.suppress(self._ray.exceptions.ObjectLostError):  # lost with its node
+                status = self._ray.get(answer)
             if status is None:
                 refused.add(actor)
             self.status = status or self.status
@@ -70,8 +70,7 @@ class RemoteShard:
         give_up = time.monotonic() + _RESTART_SECONDS
         while True:
             try:
-                self._ray.get(self.handle.begin.remote())
-                return
+                return self._ray.get(self.handle.begin.remote())
             except self._ray.exceptions.RayActorError as error:
                 if time.monotonic() > give_up:
                     raise ConfigError(
@@ -97,13 +96,17 @@ class RemoteReplays:
     def _call(self, actor: int, method: str, *arguments: Any) -> Any:
         return self._ray.get(self._shard_of[actor].handle.call.remote(actor, method, *arguments))
 
+    def _call_all(self, method: str) -> dict[int, Any]:
+        return {actor: self._call(actor, method) for actor in self._shard_of}
+
+    def _chunks(self, method: str) -> list[int]:
+        found = self._call_all(method).items()
+        return [number * self._num_actors + actor for actor, its in found for number in its]
+
     def state(self) -> dict[str, np.ndarray]:
         """State of the actors' replays, with the actor in the name."""
-        return {
-            f"{actor}/{name}": array
-            for actor in self._shard_of
-            for name, array in self._call(actor, "state").items()
-        }
+        states = self._call_all("state").items()
+        return {f"{actor}/{name}": its[name] for actor, its in states for name in its}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Restores these actors from the states of all."""
@@ -122,13 +125,6 @@ class RemoteReplays:
         """Chunks that were written since `forget_changes`."""
         return self._chunks("changed_chunks")
 
-    def _chunks(self, method: str) -> list[int]:
-        return [
-            number * self._num_actors + actor
-            for actor in self._shard_of
-            for number in self._call(actor, method)
-        ]
-
     def chunk(self, number: int) -> dict[str, np.ndarray]:
         """The steps of a chunk."""
         its_number, actor = divmod(number, self._num_actors)
@@ -141,8 +137,7 @@ class RemoteReplays:
 
     def forget_changes(self) -> None:
         """Marks all chunks as saved."""
-        for actor in self._shard_of:
-            self._call(actor, "forget_changes")
+        self._call_all("forget_changes")
 
 
 class ShardedReplay(RemoteReplays):
@@ -200,7 +195,8 @@ class ShardedReplay(RemoteReplays):
         while True:
             while len(self._ahead) <= PREFETCHED:
                 shard = self._choose()
-                self._ahead.append((shard, shard.handle.sample.remote(importance_exponent)))
+                request = shard.handle.call.remote(None, "sample", importance_exponent)
+                self._ahead.append((shard, request))
             shard, answer = self._ahead.popleft()
             try:
                 return self._ray.get(answer)

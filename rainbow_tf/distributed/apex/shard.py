@@ -7,7 +7,7 @@ import numpy as np
 from rainbow_tf.config import Config
 from rainbow_tf.replay.replay import make_replay
 from rainbow_tf.replay.union import ReplayUnion
-from rainbow_tf.types import Batch, EnvironmentSpec
+from rainbow_tf.types import EnvironmentSpec
 
 
 class Rollout(NamedTuple):
@@ -81,10 +81,6 @@ class ReplayShard:
         for t in range(len(rollout.frame)):
             replay.add(**{name: column[t] for name, column in columns.items()})
         return self.status()
-
-    def sample(self, importance_exponent: float) -> tuple[np.ndarray, Batch]:
-        """Ids and transitions of a batch."""
-        return self._held.sample(importance_exponent)
 
     def status(self) -> ShardStatus:
         """Fill and priorities."""

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import enum
+import itertools
 import os
 import signal
 import socket
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.environments.base import make_environment
+from rainbow_tf.environments.base import make_spec
 from rainbow_tf.process import StopSignals, load_tensorflow
 from rainbow_tf.replay.replay import replay_bytes
 from rainbow_tf.runs.folder import FolderBusyError, RunFolder, check_folder, is_finished
@@ -91,53 +92,38 @@ def make_cells(
 ) -> list[Cell]:
     """One checked run per preset with its settings, and per seed; seed after seed."""
     specs: dict[str, EnvironmentSpec] = {}
-    firsts: list[Cell] = []
-    for preset, config in kinds:
+    cells = []
+    for seed, (preset, config) in itertools.product(seeds, kinds):
         if config.actors > 0:
             raise ConfigError(
                 f"--preset={preset} has --actors={config.actors}, but a run of a sweep is one "
                 "process; leave that preset out."
             )
+        environment = config.environment_name
+        if environment not in specs:
+            specs[environment] = make_spec(config)
+        spec, compressed = specs[environment], config.compressed_replay
+        capacity = config.replay_capacity if config.has_replay else 0
+        memory = replay_bytes(capacity, spec, compressed=compressed) + _PROGRAM_BYTES
         its_cpus = cpus or (2 if config.game is not None else 1)
-        if config.threads is None:
-            config = dataclasses.replace(config, threads=its_cpus)
-        name = config.environment_name
-        if name not in specs:
-            specs[name] = _spec(config)
-        request = Resources(its_cpus, 0, _memory(config, specs[name]))
-        firsts.append(Cell(f"{name}/{config.agent}", preset, config, request, specs[name]))
-    cells = []
-    for seed in seeds:
-        for cell in firsts:
-            name = f"{cell.name}/seed_{seed}"
-            folder = str(out.absolute() / name)
-            config = dataclasses.replace(cell.config, seed=seed, run_dir=folder)
-            cells.append(cell._replace(name=name, config=config))
+        threads = its_cpus if config.threads is None else config.threads
+        name = f"{environment}/{config.agent}/seed_{seed}"
+        folder = str(out.absolute() / name)
+        config = dataclasses.replace(config, seed=seed, run_dir=folder, threads=threads)
+        cells.append(Cell(name, preset, config, Resources(its_cpus, 0, memory), spec))
     _check_folders(cells)
     return cells
-
-
-def _spec(config: Config) -> EnvironmentSpec:
-    environment = make_environment(config, num_envs=1, seed=0, training=True)
-    environment.close()
-    return environment.spec
-
-
-def _memory(config: Config, spec: EnvironmentSpec) -> int:
-    capacity = config.replay_capacity if config.has_replay else 0
-    replay = replay_bytes(capacity, spec, compressed=config.compressed_replay)
-    return replay + _PROGRAM_BYTES
 
 
 def with_gpus(cells: Iterable[Cell], nodes: Iterable[Resources], gpus: float | None) -> list[Cell]:
     """The runs with their GPUs: as given, or one for Atari if the cluster has any."""
     has_gpus = any(node.gpus for node in nodes)
-
-    def request(cell: Cell) -> Resources:
+    given = []
+    for cell in cells:
         default = int(has_gpus and cell.config.game is not None)
-        return cell.request._replace(gpus=default if gpus is None else gpus)
-
-    return [cell._replace(request=request(cell)) for cell in cells]
+        request = cell.request._replace(gpus=default if gpus is None else gpus)
+        given.append(cell._replace(request=request))
+    return given
 
 
 def _check_folders(cells: Iterable[Cell]) -> None:
@@ -167,8 +153,8 @@ def read_state(config: Config) -> State:
     checkpoint = CheckpointStore(config.folder / CHECKPOINTS).newest()
     saved = 0 if checkpoint is None else checkpoint.frames
     trained = _last_row(config.folder / "train.csv")
-    evaluated = _last_row(config.folder / "eval.csv")
     speed = trained.get("frames_per_second")
+    evaluated = _last_row(config.folder / "eval.csv")
     score = evaluated.get("score_mean") or trained.get("return_mean_100")
     output = config.folder / OUTPUT
     return State(
@@ -197,13 +183,17 @@ def _last_row(path: Path) -> dict[str, str]:
 
 def train_cell(cell: Cell) -> Outcome:
     """Trains a run in this process, which prints to the run's folder; returns how it ended."""
+    output = cell.config.folder / OUTPUT
     try:
-        _print_to(cell.config.folder / OUTPUT)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with output.open("ab") as file:  # with these descriptors, native code prints to it too
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
         print(f"Process {os.getpid()} on {socket.gethostname()} started.", flush=True)
         _train(cell.config)
-        outcome = Outcome(Status.WAITING, "ended before it was done")
-        if read_state(cell.config).is_finished:
-            outcome = Outcome(Status.DONE)
+        is_done = read_state(cell.config).is_finished
+        early = Outcome(Status.WAITING, "ended before it was done")
+        outcome = Outcome(Status.DONE) if is_done else early
     except KeyboardInterrupt:
         outcome = Outcome(Status.WAITING, "stopped before training began")
     except FolderBusyError as error:
@@ -218,14 +208,6 @@ def train_cell(cell: Cell) -> Outcome:
     sys.stdout.flush()
     sys.stderr.flush()
     return outcome
-
-
-def _print_to(path: Path) -> None:
-    """Appends what this process prints to a file, including output of native code."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        for descriptor in (1, 2):
-            os.dup2(file.fileno(), descriptor)
 
 
 def _train(config: Config) -> None:

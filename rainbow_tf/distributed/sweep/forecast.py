@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import psutil
 import tensorflow as tf
 
+from rainbow_tf.console import duration, size, table
 from rainbow_tf.distributed.sweep.cells import Cell, Resources, counted, read_state
 from rainbow_tf.training.build import build_parts
 from rainbow_tf.training.checkpoint import disk_bytes
-from rainbow_tf.training.progress import duration, measure_speed, size
+from rainbow_tf.training.progress import measure_speed
 
 _TRIAL_CAPACITY = 10_000  # steps of replay: its size does not change the speed
 _WIDTH = 90  # of the lists of environments and seeds
@@ -27,8 +28,8 @@ def this_machine() -> Resources:
 
 def print_cells(cells: Sequence[Cell]) -> None:
     """Prints the runs by agent, and what each needs."""
-    environments = list(dict.fromkeys(cell.config.environment_name for cell in cells))
-    seeds = list(dict.fromkeys(str(cell.config.seed) for cell in cells))
+    environments = dict.fromkeys(cell.config.environment_name for cell in cells)
+    seeds = dict.fromkeys(str(cell.config.seed) for cell in cells)
     agents: dict[str, str] = {}
     for cell in cells:
         agents.setdefault(cell.config.agent, f"{cell.preset}, {cell.request} per run")
@@ -40,9 +41,7 @@ def print_cells(cells: Sequence[Cell]) -> None:
     )
     print(f"  environments  {textwrap.shorten(', '.join(environments), _WIDTH)}")
     print(f"  seeds  {textwrap.shorten(', '.join(seeds), _WIDTH)}")
-    width = max(map(len, agents))
-    for agent, needs in agents.items():
-        print(f"  {agent:<{width}}  {needs}")
+    print(table(agents))
 
 
 def print_forecast(cells: Sequence[Cell], nodes: Sequence[Resources], *, where: str) -> None:
@@ -56,10 +55,7 @@ def print_forecast(cells: Sequence[Cell], nodes: Sequence[Resources], *, where: 
             trials[kind] = _measure(cell)
         hours_of_all, num_parameters = trials[kind]
         disk += disk_bytes(config, cell.spec, num_parameters)
-        state = read_state(config)
-        if state.is_finished:
-            continue
-        cell_hours = hours_of_all * max(0.0, 1 - state.saved_frames / config.frames)
+        cell_hours = hours_of_all * max(0.0, 1 - read_state(config).saved_frames / config.frames)
         room = sum(node.room_for(cell.request) for node in nodes)
         hours += cell_hours
         wall_hours += cell_hours / max(room, 1)

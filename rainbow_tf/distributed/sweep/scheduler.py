@@ -99,78 +99,71 @@ def check_room(cells: Sequence[Cell], nodes: Sequence[Resources], *, is_local: b
         print(f"{asks}, and no node has that (the largest: {largest}); waiting for one.")
 
 
+@dataclasses.dataclass(kw_only=True)
 class Scheduler:
     """Runs every run to its end, whatever happens to the others."""
 
-    def __init__(
-        self,
-        *,
-        cells: Sequence[Cell],
-        pool: RayPool,
-        say: Callable[[str], None],
-        show: Callable[[Sequence[Job]], None],
-        max_retries: int,
-        may_grow: bool,
-        is_stopping: Callable[[], bool],
-        clock: Callable[[], float] = time.monotonic,
-    ):
+    cells: dataclasses.InitVar[Sequence[Cell]]
+    pool: RayPool
+    say: Callable[[str], None]
+    show: Callable[[Sequence[Job]], None]
+    max_retries: int
+    may_grow: bool  # whether the cluster adds nodes for waiting runs
+    is_stopping: Callable[[], bool]
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self, cells: Sequence[Cell]) -> None:
         self.jobs = []
         for cell in cells:
             state = read_state(cell.config)
             status = Status.DONE if state.is_finished else Status.WAITING
             self.jobs.append(Job(cell, state, status, saved_frames=state.saved_frames))
-        self._pool = pool
-        self._say = say
-        self._show = show
-        self._max_retries = max_retries
-        self._ahead = _AHEAD if may_grow else 0
-        self._is_stopping = is_stopping
-        self._clock = clock
         self._cancelled_at = float("-inf")
 
     def run(self) -> None:
         """Runs until all runs are done or failed, or, when stopping, until none is active."""
         while self._is_active():
-            if self._is_stopping():
+            if self.is_stopping():
                 self._cancel()
             else:
                 self._submit()
             self._collect()
             self._update()
-            self._show(self.jobs)
+            self.show(self.jobs)
 
     def _is_active(self) -> bool:
-        if self._is_stopping():
+        if self.is_stopping():
             return any(job.task is not None for job in self.jobs)
         return any(job.status not in (Status.DONE, Status.FAILED) for job in self.jobs)
 
     def _submit(self) -> None:
         """Submits as many waiting runs as there is room for, in order."""
-        now = self._clock()
+        now = self.clock()
         waiting = [job for job in self.jobs if job.status is Status.WAITING and job.task is None]
         ready = [job for job in waiting if job.not_before <= now]
-        nodes = self._pool.nodes() if ready else []
+        nodes = self.pool.nodes() if ready else []
         submitted = sum(job.task is not None for job in self.jobs)
         for job in ready:
-            if submitted >= sum(node.room_for(job.cell.request) for node in nodes) + self._ahead:
+            room = sum(node.room_for(job.cell.request) for node in nodes)
+            if submitted >= room + (_AHEAD if self.may_grow else 0):
                 break
-            job.task = self._pool.submit(job.cell)
+            job.task = self.pool.submit(job.cell)
             submitted += 1
 
     def _cancel(self) -> None:
         """Interrupts all tasks; repeats it, because library code may swallow an interrupt."""
-        if self._clock() < self._cancelled_at + _CANCEL_AGAIN_SECONDS:
+        if self.clock() < self._cancelled_at + _CANCEL_AGAIN_SECONDS:
             return
-        self._say("Stopping: active runs save a checkpoint. A second Ctrl-C stops at once.")
-        self._cancelled_at = self._clock()
+        self.say("Stopping: active runs save a checkpoint. A second Ctrl-C stops at once.")
+        self._cancelled_at = self.clock()
         for job in self.jobs:
             if job.task is not None:
-                self._pool.cancel(job.task)
+                self.pool.cancel(job.task)
 
     def _collect(self) -> None:
         jobs = {job.task: job for job in self.jobs if job.task is not None}
-        for task in self._pool.ended(list(jobs)):
-            job, outcome = jobs[task], self._pool.outcome(task)
+        for task in self.pool.ended(list(jobs)):
+            job, outcome = jobs[task], self.pool.outcome(task)
             job.task = None
             job.state = read_state(job.cell.config)
             job.status, job.reason = outcome.status, outcome.reason
@@ -179,7 +172,7 @@ class Scheduler:
                 self._tell(job, f"done{score}")
             elif job.status is Status.FAILED:
                 self._tell(job, f"failed: {job.reason}")
-            elif self._is_stopping():
+            elif self.is_stopping():
                 self._tell(job, f"stopped at {job.state.saved_frames:,} frames")
             else:
                 self._retry(job, outcome.retry_seconds)
@@ -189,17 +182,17 @@ class Scheduler:
             job.tries_lost = 0
         job.saved_frames = job.state.saved_frames
         job.tries_lost += 1
-        if job.tries_lost > self._max_retries:
+        if job.tries_lost > self.max_retries:
             job.status = Status.FAILED
             job.reason = f"gave up after {job.tries_lost} attempts; last error: {job.reason}"
             self._tell(job, f"failed: {job.reason}")
             return
-        job.not_before = self._clock() + seconds
+        job.not_before = self.clock() + seconds
         what = "waits at" if seconds > 0 else "lost, resumes from"
         self._tell(job, f"{what} {job.saved_frames:,} frames: {job.reason}")
 
     def _tell(self, job: Job, what: str) -> None:
-        self._say(f"{job.cell.name} {what}")
+        self.say(f"{job.cell.name} {what}")
 
     def _update(self) -> None:
         """Reads from the folders which runs have started, and their progress."""

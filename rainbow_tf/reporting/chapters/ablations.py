@@ -5,7 +5,7 @@ import numpy as np
 from rainbow_tf.reporting import figures
 from rainbow_tf.reporting.agents import ABLATIONS, styles
 from rainbow_tf.reporting.page import Page
-from rainbow_tf.reporting.tables import Row, Table
+from rainbow_tf.reporting.tables import Row
 from rainbow_tf.reporting.wording import made_of
 from rainbow_tf.scoring import study
 from rainbow_tf.scoring.runs import Run
@@ -27,11 +27,12 @@ def write(page: Page, runs: list[Run]) -> None:
     agents = {"rainbow", "dqn", *drops.agents}
     chosen = [r for r in runs if r.agent in agents and r.environment in drops.environments]
     page.figure(
-        figures.waterfall(drops, look, note=made_of(chosen)),
         "ablations",
         "Change of the area under the learning curve when a component is removed from Rainbow: "
         "0 % is Rainbow, -100 % is DQN. The largest drop of each game is in full colour (figure 4 "
         "of the paper).",
+        figures.waterfall(drops, look),
+        note=made_of(chosen),
     )
     medians = np.nanmedian(drops.change, axis=1)
     worst = int(np.argmin(medians))
@@ -51,7 +52,7 @@ def write(page: Page, runs: list[Run]) -> None:
             changes[f"{name}, {bound} bound (95 %)"] = values
     rows: list[Row] = []
     for game, values in changes.items():
-        rows.append({"game": game})
-        for style, value in zip(look.values(), values.tolist(), strict=True):
-            rows[-1][style.label] = None if np.isnan(value) else value
-    page.table(Table("ablations", caption, rows))
+        known = (None if np.isnan(value) else value for value in values.tolist())
+        labels = (style.label for style in look.values())
+        rows.append({"game": game, **dict(zip(labels, known, strict=True))})
+    page.table("ablations", caption, rows)

@@ -8,7 +8,7 @@ from rainbow_tf.reporting.chapters.end_scores import Ends
 from rainbow_tf.reporting.chapters.over_time import window
 from rainbow_tf.reporting.figures import Line
 from rainbow_tf.reporting.page import Page
-from rainbow_tf.reporting.tables import Row, Table
+from rainbow_tf.reporting.tables import Row
 from rainbow_tf.reporting.wording import made_of, protocol_title, seed_counts, short, sources
 from rainbow_tf.scoring import normalise, study
 from rainbow_tf.scoring.aggregate import moving_average
@@ -18,36 +18,33 @@ _SMOOTH = 10  # points, as in the paper
 _TRAINING_POINTS = 200
 _DOPAMINE = "Dopamine"
 
-# Lines by environment and agent.
-Lines = dict[str, dict[str, Line]]
+Lines = dict[str, dict[str, Line]]  # by environment and agent
 
 
-def write(page: Page, ends: Ends, runs: list[Run], *, with_dopamine: bool = False) -> None:
+def write(page: Page, ends: Ends, runs: list[Run], *, with_dopamine: bool) -> None:
     """Writes the games that have a human reference."""
     page.chapter("Every game")
     for protocol, agents in ends.items():
+        look = styles(agents)
+        blank: Row = dict.fromkeys(style.label for style in look.values())
+        references = normalise.references(study.regime(protocol))
         raw: list[Row] = []
         percent: list[Row] = []
-        look = styles(agents)
-        labels = [style.label for style in look.values()]
-        games = {game for scores in agents.values() for game in scores}
-        references = normalise.references(study.regime(protocol))
-        for game in sorted(games & set(references)):
+        for game in sorted({game for of in agents.values() for game in of}):
             reference = references[game]
-            means: dict[str, float | None] = dict.fromkeys(labels)
-            for name, label in zip(look, labels, strict=True):
-                if game in agents[name]:
-                    means[label] = float(np.mean([end.score for end in agents[name][game]]))
-            ends_of_scale = {"random": reference.random, "human": reference.human}
-            raw.append({"game": game, **ends_of_scale, **means})
-            percents = {n: m if m is None else reference.percent(m) for n, m in means.items()}
-            percent.append({"game": game, **percents})
+            means = {
+                look[name].label: float(np.mean([end.score for end in agents[name][game]]))
+                for name in look
+                if game in agents[name]
+            }
+            raw.append({"game": game, **reference._asdict(), **blank, **means})
+            means = {label: reference.percent(mean) for label, mean in means.items()}
+            percent.append({"game": game, **blank, **means})
         title, stem = protocol_title(protocol), protocol.replace("/", "_")
-        page.table(Table(f"games_{stem}", f"Scores, {title}: in points.", raw, bold_best=labels))
+        page.table(f"games_{stem}", f"Scores, {title}: in points.", raw, bold_best=blank)
         caption = f"Normalised scores, {title}: in percent of human."
-        page.table(Table(f"games_{stem}_normalised", caption, percent, bold_best=labels))
-    published = _dopamine(page, runs) if with_dopamine else {}
-    _draw(page, runs, "games", published)
+        page.table(f"games_{stem}_normalised", caption, percent, bold_best=blank)
+    _draw(page, runs, "games", _dopamine(page, runs) if with_dopamine else {})
 
 
 def write_environments(page: Page, runs: list[Run]) -> None:
@@ -58,16 +55,15 @@ def write_environments(page: Page, runs: list[Run]) -> None:
     for environment, group in study.by_environment(runs).items():
         for protocol, agents in study.end_scores(study.counted(group)).items():
             for name in (name for name in look if name in agents):
-                scores = np.array([end.score for end in agents[name][environment]])
+                scores = [end.score for end in agents[name][environment]]  # in ascending order
                 row: Row = {"environment": environment, "agent": look[name].label}
-                row["score"] = float(scores.mean())
-                row["lowest seed"] = float(scores.min()) if len(scores) > 1 else None
-                row["highest seed"] = float(scores.max()) if len(scores) > 1 else None
-                row["seeds"] = str(len(scores))
-                row["scores from"] = sources(agents[name])
+                row["score"] = float(np.mean(scores))
+                row["lowest seed"] = scores[0] if len(scores) > 1 else None
+                row["highest seed"] = scores[-1] if len(scores) > 1 else None
+                row |= {"seeds": str(len(scores)), "scores from": sources(agents[name])}
                 rows.append({**row, "protocol": protocol})
     over = ": mean over seeds" if max(seed_counts(runs)) > 1 else ""
-    page.table(Table("environments", f"End scores in points{over}.", rows))
+    page.table("environments", f"End scores in points{over}.", rows)
     _draw(page, runs, "environments", {})
 
 
@@ -101,13 +97,12 @@ def _draw(page: Page, runs: list[Run], stem: str, published: Lines) -> None:
             continue
         chosen = [run for run in drawn if run.agent in names and run.environment in shown]
         has_seeds = max(seed_counts(chosen)) > 1
-        kind = "ablations" if "ablations" in title else "agents"
-        note = made_of(chosen, *_legend_notes(shown, has_seeds), window=size)
         page.figure(
-            figures.game_curves(shown, look, humans=humans, note=note),
-            f"{stem}_{kind}",
+            f"{stem}_{'ablations' if 'ablations' in title else 'agents'}",
             ("Scores" if title == "Agents" else f"{title}: scores")
             + (" over training, mean over seeds." if has_seeds else " over training."),
+            figures.game_curves(shown, look, humans=humans),
+            note=made_of(chosen, *_legend_notes(shown, has_seeds), window=size),
         )
 
 
@@ -164,11 +159,10 @@ def _dopamine(page: Page, runs: list[Run]) -> Lines:
             curve = _line(ours[agent], 1) if agent in ours else None
             for point in points:
                 row: Row = {"game": game, "agent": styles([agent])[agent].label}
-                row["million frames"] = int(point.frames / 1e6)
-                row["ours"] = None
+                row |= {"million frames": int(point.frames / 1e6), "ours": None}
                 if curve is not None and curve.frames[0] <= point.frames:
                     row["ours"] = float(np.interp(point.frames, curve.frames, curve.values))
-                row["Dopamine"], row["standard deviation"] = point.mean, point.deviation
+                row |= {"Dopamine": point.mean, "standard deviation": point.deviation}
                 rows.append({**row, "Dopamine's seeds": point.seeds})
     if not rows:
         page.text(
@@ -178,5 +172,5 @@ def _dopamine(page: Page, runs: list[Run]) -> Lines:
         "Dopamine's scores at the same frames: training returns with sticky actions, and its "
         "Rainbow has three of the six components, so this is no exact comparison."
     )
-    page.table(Table("dopamine", caption, rows))
+    page.table("dopamine", caption, rows)
     return found

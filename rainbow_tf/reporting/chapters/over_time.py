@@ -8,15 +8,13 @@ from rainbow_tf.reporting import figures
 from rainbow_tf.reporting.agents import Look, panels, styles
 from rainbow_tf.reporting.figures import Line
 from rainbow_tf.reporting.page import Page
-from rainbow_tf.reporting.tables import Row, Table
 from rainbow_tf.reporting.wording import made_of, short
 from rainbow_tf.scoring import study
 from rainbow_tf.scoring.aggregate import THRESHOLDS, games_at_least, moving_average
 from rainbow_tf.scoring.runs import Run
-from rainbow_tf.scoring.study import Grid
 
 _SMOOTH = 5  # points, as in the paper
-Grids = dict[str, Grid]
+Grids = dict[str, study.Grid]
 
 
 def window(points: int, length: int) -> int:
@@ -55,10 +53,11 @@ def _medians(page: Page, grids: Grids, look: Look, size: int, note: str) -> None
         page.text(f"There is one evaluation, so no curve. Median score: {listed}.")
         return
     page.figure(
-        figures.median_curves(panels(medians), look, note=note),
         "median_curves",
         "Median over games of the human-normalised score, averaged over seeds in each game first "
         "(figures 1 and 3 of the paper).",
+        figures.median_curves(panels(medians), look),
+        note=note,
     )
     if "rainbow" in medians and len(medians) > 1:
         page.text(_milestones(medians, look))
@@ -69,45 +68,40 @@ def _medians(page: Page, grids: Grids, look: Look, size: int, note: str) -> None
             f"number of games: {listed}.",
             "warning",
         )
-    rows: list[Row] = [
+    rows = [
         {"agent": look[name].label, "million frames": frame / 1e6, "median (% of human)": value}
         for name, line in medians.items()
         for frame, value in zip(line.frames.tolist(), line.values.tolist(), strict=True)
     ]
-    table = Table("median_curves", "The numbers of this figure.", rows, digits=3)
-    page.table(table, is_folded=True)
+    page.table("median_curves", "The numbers of this figure.", rows, digits=3, is_folded=True)
 
 
 def _thresholds(page: Page, grids: Grids, look: Look, size: int, note: str) -> None:
-    counts = {}
-    for name, grid in grids.items():
-        scores = moving_average(grid.scores, size).T  # [T, G]
-        at_least = np.stack([games_at_least(scores, level) for level in THRESHOLDS], axis=1)
-        counts[name] = Line(grid.frames[size - 1 :], at_least)
-    reached = {
-        i: level
-        for i, level in enumerate(THRESHOLDS)
-        if any(line.values[:, i].any() for line in counts.values())
-    }
+    reached = {}
+    for level in THRESHOLDS:
+        lines = {}
+        for name, grid in grids.items():
+            scores = moving_average(grid.scores, size).T  # [T, G]
+            lines[name] = Line(grid.frames[size - 1 :], games_at_least(scores, level))
+        if any(line.values.any() for line in lines.values()):
+            reached[level] = panels(lines)
     page.chapter("Games at each level of human performance")
     if not reached:
         page.text(f"No agent reaches {THRESHOLDS[0]} % of human in any game during training.")
         return
-    if max(len(line.frames) for line in counts.values()) == 1:
+    if max(len(grid.frames) for grid in grids.values()) == size:
         page.text("There is one evaluation, so no curve; the table of end scores has the counts.")
         return
     most = max(len(grid.games) for grid in grids.values())
     page.figure(
-        figures.threshold_curves(
-            panels(counts), look, thresholds=reached, num_games=most, note=note
-        ),
         "thresholds",
         "Number of games in which an agent reaches a level, over time (figure 2 of the paper).",
+        figures.threshold_curves(reached, look, num_games=most),
+        note=note,
     )
-    others = [level for level in THRESHOLDS if level not in reached.values()]
+    others = [f"{level} %" for level in THRESHOLDS if level not in reached]
     if others:
-        levels = " or ".join(f"{level} %" for level in others)
-        page.text(f"No agent reaches {levels} in any game during training.")
+        page.text(f"No agent reaches {' or '.join(others)} in any game during training.")
 
 
 def _milestones(medians: Mapping[str, Line], look: Look) -> str:
@@ -116,7 +110,7 @@ def _milestones(medians: Mapping[str, Line], look: Look) -> str:
     best = {name: line.values.max() for name, line in medians.items() if name != "rainbow"}
     highest = max(best, key=lambda name: best[name])
     text = f"Rainbow ends at a median of {rainbow.values[-1]:.0f} % of human."
-    for name in dict.fromkeys(name for name in ("dqn", highest) if name in best):
+    for name in [name for name in best if name in {"dqn", highest}]:
         whose = f"{look[name].label} at its best ({best[name]:.0f} %)"
         if name == highest and len(best) > 1:
             whose = f"the best of all others, {look[name].label} ({best[name]:.0f} %)"

@@ -2,7 +2,7 @@
 
 from rainbow_tf.reporting.agents import styles
 from rainbow_tf.reporting.page import Page
-from rainbow_tf.reporting.tables import Row, Table
+from rainbow_tf.reporting.tables import Row
 from rainbow_tf.reporting.wording import game_noun, number_of, protocol_title, seed_counts, short
 from rainbow_tf.scoring import study
 from rainbow_tf.scoring.runs import Run
@@ -64,7 +64,7 @@ def write_missing(page: Page, runs: list[Run]) -> None:
         {"game": game, "agent": look[agent].label, "seed": seed, "found": problem}
         for game, agent, seed, problem in found
     ]
-    page.table(Table("missing", "Missing runs: by game.", rows))
+    page.table("missing", "Missing runs: by game.", rows)
 
 
 def write_method(page: Page, *, has_humans: bool, has_others: bool) -> None:
