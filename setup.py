@@ -16,6 +16,8 @@ RAY = ["ray[default]>=2.60", "rich>=13"]
 RECORD = ["pygame-ce>=2.5"]
 DOCS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.5,<10", "mkdocstrings-python>=1.16"]
 NOTEBOOKS = ["ipykernel>=6.29", "nbclient>=0.10", "nbformat>=5.10"]
+WANDB = ["wandb>=0.20"]
+HUB = ["huggingface_hub>=1.0"]
 VIDEO = ["gymnasium[classic-control]>=1.3", "imageio-ffmpeg>=0.6"]
 
 setup(
@@ -58,19 +60,23 @@ setup(
     ],
     entry_points={"console_scripts": ["rainbow-tf = rainbow_tf.cli:main"]},
     extras_require={
+        "hub": HUB,
         "minatar": MINATAR,
         "ray": RAY,
         "record": RECORD,
         "serving": SERVING,
         "video": VIDEO,
+        "wandb": WANDB,
         "dev": [
             *DOCS,
+            *HUB,
             *MINATAR,
             *NOTEBOOKS,
             *RAY,
             *RECORD,
             *SERVING,
             *VIDEO,
+            *WANDB,
             "hypothesis>=6.100",
             "mypy>=1.15",
             "opencv-python-headless>=4.10",

@@ -24,7 +24,9 @@ LAYERS = (
     ("api",),
     ("commands",),
 )
-COMMANDS = {"main", "evaluate", "watch", "report", "sweep", "record_starts", "benchmark", "cli"}
+COMMANDS = {
+    *("main", "evaluate", "watch", "report", "sweep", "record_starts", "push", "benchmark", "cli"),
+}
 _WIDTH, _ROW, _BOX, _TALL = 640, 56, 120, 26
 
 

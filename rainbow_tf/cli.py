@@ -19,6 +19,7 @@ COMMANDS = {
     "export": ("rainbow_tf.export.__main__", "exports a run's policy as a SavedModel"),
     "check": ("rainbow_tf.export.check", "checks whether TF Serving can load an export"),
     "play": ("rainbow_tf.export.play", "plays with an exported policy"),
+    "push": ("rainbow_tf.push", "writes a run as a model for the Hugging Face Hub"),
     "benchmark": ("rainbow_tf.benchmark", "measures the agent on this machine"),
 }
 

@@ -275,6 +275,9 @@ class Config:
         minimum=0,
         may_change=True,
     )
+    wandb: bool = _setting(
+        False, "Log to Weights & Biases too; needs the extra [wandb].", may_change=True
+    )
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

@@ -6,11 +6,12 @@ python -m rainbow_tf.watch --run_dir=runs/qbert/rainbow/seed_1 --out=qbert.mp4
 import contextlib
 import itertools
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
 from rainbow_tf.command import SNAPSHOT_FLAGS, Command, Flag, wants_best
-from rainbow_tf.config import ConfigError
+from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.console import progress_bar
 from rainbow_tf.environments.base import make_environment
 from rainbow_tf.process import load_tensorflow
@@ -24,33 +25,48 @@ from rainbow_tf.video.encoder import (
     video,
 )
 
+MAX_SECONDS = 600.0
+
 
 def run(values: flags.FlagValues) -> None:
-    """Plays the episodes, writes the video and prints its scores."""
+    """Checks the flags, then writes the video."""
     if values.run_dir is None or values.out is None:
         raise ConfigError("Give --run_dir, the run to watch, and --out, such as --out=qbert.mp4.")
     config = read_config(Path(values.run_dir))
     is_best = wants_best(values, config)
-    path = Path(values.out)
-    check_video(path)
-    is_gif = path.suffix == ".gif"
-    rate = frames_per_second(config) if values.fps is None else values.fps
-    seconds = min(values.max_seconds, GIF_SECONDS) if is_gif else values.max_seconds
-    # Imported after the flags are checked: TensorFlow takes seconds to load.
+    check_video(Path(values.out))
+    # After the flags are checked: TensorFlow takes seconds to load.
     load_tensorflow(config.tensorflow_threads)
+    names = ("checkpoint", "episodes", "max_seconds", "fps", "seed")
+    options: dict[str, Any] = {name: values[name].value for name in names}
+    film(config, Path(values.out), is_best=is_best, **options)
+
+
+def film(
+    config: Config,
+    path: Path,
+    *,
+    is_best: bool,
+    checkpoint: int | None = None,
+    episodes: int = 1,
+    max_seconds: float = MAX_SECONDS,
+    fps: int | None = None,
+    seed: int = 1,
+) -> None:
+    """Plays the episodes, writes the video and prints its scores."""
     from rainbow_tf.runs.weights import load_policy
     from rainbow_tf.video.film import play
     from rainbow_tf.video.panel import Panel
 
-    seed = values.seed
+    is_gif = path.suffix == ".gif"
+    rate = frames_per_second(config) if fps is None else fps
+    seconds = min(max_seconds, GIF_SECONDS) if is_gif else max_seconds
     scores: dict[int, float] = {}  # by episode
     environment = make_environment(config, num_envs=1, seed=seed, training=False, screens=True)
     with contextlib.closing(environment):
-        policy, frames = load_policy(
-            config, is_best=is_best, checkpoint=values.checkpoint, seed=seed
-        )
+        policy, frames = load_policy(config, is_best=is_best, checkpoint=checkpoint, seed=seed)
         panel = Panel(config, environment.spec, frames=frames, height=SMALL if is_gif else LARGE)
-        scenes = play(policy, environment, config=config, episodes=values.episodes)
+        scenes = play(policy, environment, config=config, episodes=episodes)
         scenes = itertools.islice(scenes, max(1, round(seconds * rate)))
         bar = progress_bar(iterable=scenes, unit="frame")
         with video(path, frames_per_second=rate) as writer, bar:
@@ -72,7 +88,7 @@ COMMAND = Command(
         "out": Flag(None, "Video to write: an .mp4 or .gif file."),
         "episodes": Flag(1, "Games to show.", minimum=1),
         "max_seconds": Flag(
-            600.0,
+            MAX_SECONDS,
             f"Maximum length in seconds; a .gif has at most {GIF_SECONDS}.",
             minimum=0.1,
         ),

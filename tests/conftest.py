@@ -41,6 +41,7 @@ COMPILES = (
     "export/",
     "test_benchmark.py",
     "test_evaluate.py",
+    "test_push.py",
     "test_watch.py",
     "training/test_checkpoint.py",
     "training/test_kills.py",

@@ -21,6 +21,7 @@ from rainbow_tf.config import Config
 from rainbow_tf.evaluation.episodes import EvaluatedEpisode
 from rainbow_tf.evaluation.statistics import protocol_name, score_summary
 from rainbow_tf.runs.store import write_atomically
+from rainbow_tf.training.tracking import start_wandb
 from rainbow_tf.types import Episode, ReplayLike, Tick
 
 
@@ -106,6 +107,7 @@ class Metrics:
         say: Callable[[str], None],
     ):
         folder = config.folder
+        self._wandb = start_wandb(config) if config.wandb else None
         self._network = network
         self._replay = replay
         self._say = say
@@ -219,6 +221,8 @@ class Metrics:
             tf.summary.write("film", image, metadata=create_summary_metadata("film", ""))
 
     def _draw(self, frames: int, points: dict) -> None:
+        if self._wandb is not None:
+            self._wandb.log(points, step=frames)
         with self._drawing(frames):
             for name, value in points.items():
                 if value is not None:
@@ -248,6 +252,8 @@ class Metrics:
         """Closes the files."""
         self._train.close()
         self._eval.close()
+        if self._wandb is not None:
+            self._wandb.finish()
         with contextlib.suppress(tf.errors.OpError):  # A full disk; already reported.
             self._board.close()
 
