@@ -56,7 +56,7 @@ def test_random_games(tmp_path, capsys):
     assert "holds 3 of 3 trajectories by random" in capsys.readouterr().out
 
 
-def test_a_recording_goes_on_where_it_was_interrupted(tmp_path, monkeypatch, capsys):
+def test_a_recording_resumes_where_it_was_interrupted(tmp_path, monkeypatch, capsys):
     arguments = ["--trajectories=4", "--max_frames=120"]
     record(tmp_path / "whole.json", *arguments)
     calls = []

@@ -159,7 +159,7 @@ def test_screens_are_those_of_the_games_that_are_played():
     environment.close()
 
 
-def test_a_lost_life_is_terminal_in_training_only_and_the_game_goes_on():
+def test_a_lost_life_is_terminal_in_training_only_and_the_game_continues():
     train = play(make("breakout", training=True), 300)
     evaluate = play(make("breakout", training=False), 300)
     sticky_train = play(make("breakout", training=True, protocol="sticky"), 300)

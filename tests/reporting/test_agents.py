@@ -3,7 +3,7 @@ from made_up_runs import AGENTS
 from rainbow_tf.reporting.agents import ABLATIONS, panels, styles
 
 
-def test_colours_are_told_apart():
+def test_colours_are_distinguishable():
     look = styles(AGENTS)
     assert len({(style.colour, style.line) for style in look.values()}) == len(AGENTS)
     assert list(look)[:2] == ["dqn", "ddqn"]

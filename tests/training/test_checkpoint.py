@@ -139,7 +139,7 @@ def assert_same_state(one, other):
     ],
     ids=["rainbow", "all_off", "full_ring", "minatar_lz4"],
 )
-def test_a_restored_run_goes_on_as_the_other_would(tmp_path, changes):
+def test_a_restored_run_continues_as_the_original_would(tmp_path, changes):
     run = Run(settings(tmp_path, min_history_frames=60, updates_per_step=0.05, **changes))
     tick = run.play(120)
     run.checkpointer.save(tick.counters)
@@ -231,7 +231,7 @@ def test_a_chunk_that_was_cut_off_is_written_again(tmp_path, monkeypatch):
     assert_same_state(run, Run.resumed(run.config))
 
 
-def test_every_random_generator_goes_on(tmp_path):
+def test_every_random_generator_is_restored(tmp_path):
     run = Run(settings(tmp_path))
     tick = run.play(5)
     names = ("replay", "actor", "evaluation_actor")

@@ -30,7 +30,7 @@ def lines(path):
     return path.read_text().splitlines()
 
 
-def test_a_file_goes_on_after_the_frames_of_the_checkpoint(tmp_path):
+def test_a_file_continues_after_the_frames_of_the_checkpoint(tmp_path):
     path = tmp_path / "train.csv"
     file = CsvFile(path, ("frames", "loss"), frames=0)
     for frames in (100, 200, 300):

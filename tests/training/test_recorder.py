@@ -121,7 +121,7 @@ class Silent:
         return contextlib.nullcontext()
 
 
-def test_a_film_that_fails_is_told_and_its_noise_given_back(recorded, monkeypatch):
+def test_a_failed_video_is_reported_and_restores_the_noise(recorded, monkeypatch):
     config, _, parts, *_ = recorded
 
     def full(*args, **kwargs):

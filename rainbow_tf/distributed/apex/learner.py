@@ -159,8 +159,8 @@ class Requests:
             # Round robin: with a slow learner, the first actor would get every request.
             actor = min(range(config.actors), key=lambda i: (counts[i], self._numbers[i]))
             epsilon = actor_exploration(config, actor, steps)
-            rollout, told = self.play(actor, epsilon, fresh=actor in replay.broken_off)
-            self.in_flight[told] = actor, rollout
+            rollout, summary = self.play(actor, epsilon, fresh=actor in replay.broken_off)
+            self.in_flight[summary] = actor, rollout
             replay.broken_off.discard(actor)
             planned += rollout_steps
 
@@ -178,10 +178,10 @@ class Requests:
             self._answered = time.monotonic()
             say(f"No actor has answered for {_NOTICE_SECONDS:.0f} s; Ray may be restarting them.")
         found: list[Played] = []
-        for told in ready:
-            actor, rollout = self.in_flight.pop(told)
+        for summary in ready:
+            actor, rollout = self.in_flight.pop(summary)
             failure = f"Ray cannot restart actor {actor}; rerun the command to resume"
-            played = _answer(ray, told, failure)
+            played = _answer(ray, summary, failure)
             if played.begins and self._numbers[actor] > 0:
                 say(f"Actor {actor} or its replay shard was restarted; starting fresh episodes.")
             replay.add(actor, self._numbers[actor], rollout, played.begins)
