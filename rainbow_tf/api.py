@@ -27,6 +27,7 @@ from rainbow_tf.runs.folder import (
     read_config,
 )
 from rainbow_tf.runs.store import kept_best
+from rainbow_tf.training.tracking import import_wandb
 from rainbow_tf.types import (
     Counters,
     Decision,
@@ -327,6 +328,8 @@ def open_run(config: Config, stop: StopSignals) -> "Iterator[Run | None]":
             )
         if config.record_period_frames > 0:
             check_video(config.folder / VIDEOS / "0.mp4")
+        if config.wandb:
+            import_wandb()
         # TensorFlow takes seconds to load: settings are checked before it.
         if config.game is None:
             make_environment(config, num_envs=1, seed=config.seed, training=True).close()

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import uuid
+from types import ModuleType
 from typing import Any
 
 from rainbow_tf.config import Config, ConfigError
@@ -12,12 +13,18 @@ from rainbow_tf.runs.store import write_atomically
 _ID = "wandb_id"  # in the run folder: a resumed run continues its page
 
 
-def start_wandb(config: Config) -> Any:
-    """The run's page; its mode and account are Weights & Biases' own settings."""
+def import_wandb() -> ModuleType:
+    """Weights & Biases, or an error that says how to install it."""
     try:
         import wandb
     except ImportError as error:
         raise ConfigError("--wandb needs a package; pip install 'rainbow_tf[wandb]'.") from error
+    return wandb
+
+
+def start_wandb(config: Config) -> Any:
+    """The run's page; its mode and account are Weights & Biases' own settings."""
+    wandb = import_wandb()
     path = config.folder / _ID
     if not path.exists():
         write_atomically(path, lambda file: file.write(uuid.uuid4().hex.encode()))

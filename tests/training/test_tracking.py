@@ -42,3 +42,4 @@ def test_a_missing_package_or_account_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ConfigError, match=r"--wandb .*rainbow_tf\[wandb\]"):
         train_stub(tmp_path / "package", wandb=True)
+    assert not (tmp_path / "package").exists()
