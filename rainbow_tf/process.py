@@ -9,11 +9,12 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from types import ModuleType
 from typing import Any
 
 from rainbow_tf.config import ConfigError
 
+# Environments and networks that were given as Python objects, by their names in the settings.
+given: dict[str, Callable[..., Any]] = {}
 INTERRUPTED = 128 + signal.SIGINT  # the exit status that shells expect
 
 
@@ -82,15 +83,21 @@ def _interrupts_delayed() -> Iterator[None]:
 def one_line(error: object) -> str:
     """An error of foreign code, for a sentence of ours: printable, without TensorFlow's nodes."""
     text = re.sub(r"\{\{.*?\}\} ?", "", str(error)[:2000]) or repr(error).removesuffix("()")
-    line = " ".join(text.split())[:300].rstrip(".")
-    return "".join(c if c.isprintable() else "?" for c in line)
+    return printable(text)[:300].rstrip(".")
 
 
-def import_module(flag: str, value: str) -> ModuleType:
-    """The module of a flag's module:name."""
-    module = value.partition(":")[0]
+def printable(text: str) -> str:
+    """A text on one line, without control characters, which could drive a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+
+
+def named_object(flag: str, value: str) -> Any:
+    """The object of a flag's module:name, given from Python or imported; None if it has none."""
+    module, _, name = value.partition(":")
+    if value in given:
+        return given[value]
     try:
-        return importlib.import_module(module)
+        return getattr(importlib.import_module(module), name, None)
     except Exception as error:  # a module can raise anything
         raise ConfigError(
             f"--{flag}={value} cannot be imported ({one_line(error)}); the module "

@@ -221,11 +221,9 @@ def test_an_environment_and_a_network_of_ones_own(own, kind, run_command, tmp_pa
 
 @pytest.mark.compiles
 def test_a_stored_torso_needs_its_function_no_more(own, tmp_path, uncompiled, monkeypatch):
-    from rainbow_tf.agent import networks
-
     agent = rainbow_tf.Agent(own.Corridor, network=own.wide, run_dir=str(tmp_path), **TINY)
     agent.learn(60)
-    monkeypatch.setattr(networks, "given", {})
+    monkeypatch.delitem(process.given, "own_module:wide")
     monkeypatch.delattr(own, "wide")
     assert_same_policy(agent, rainbow_tf.load(tmp_path, snapshot="latest"), np.zeros(5))
 
