@@ -15,7 +15,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import rainbow_tf
-from rainbow_tf import ConfigError
+from rainbow_tf import ConfigError, process
 
 PAGE = Path(__file__).parents[1] / "docs/python.md"
 BLOCKS = re.findall(r"(?<!<!-- not executed -->\n)```python\n(.*?)```", PAGE.read_text(), re.DOTALL)

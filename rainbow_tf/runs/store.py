@@ -145,9 +145,11 @@ class CheckpointStore:
             if content["crc32"] != _body_checksum(body):
                 raise ValueError("its checksum differs")
             if body["format"] != _FORMAT:
-                raise ValueError(f"it has format {body['format']}, this version reads {_FORMAT}")
+                raise ValueError(
+                    f"it has format {body['format']!r:.60}, this version reads {_FORMAT}"
+                )
             if body["number"] != number:
-                raise ValueError(f"it is the manifest of checkpoint {body['number']}")
+                raise ValueError(f"it is the manifest of checkpoint {body['number']!r:.60}")
             stored = record(dict[str, StoredFile], body["files"])
             return Checkpoint(number, stored, record(dict[str, Any], body["state"]))
 

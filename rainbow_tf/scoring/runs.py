@@ -126,7 +126,7 @@ def _read_run(folder: Path) -> Run:
             f"{path} cannot be used ({error}); fix it, or move its folder out of --runs."
         ) from error
     path = folder / "eval.csv"
-    kinds: dict[str, Callable] = {"frames": _frames, "score_mean": _number, "protocol": str}
+    kinds: dict[str, Callable] = {"frames": _frames, "score_mean": _number, "protocol": _label}
     frames, scores, protocols = _columns(path, kinds)
     if len(set(protocols)) > 1:
         raise ConfigError(
@@ -161,7 +161,9 @@ class _Summary(NamedTuple):
 def _read_evaluation(path: Path) -> Evaluation:
     try:
         summary = read_json(path, _Summary)
-    except ConfigError as error:
+        for text in (summary.protocol, summary.starts_origin or "", summary.snapshot):
+            _label(text)
+    except ValueError as error:
         raise ConfigError(
             f"No summary of an evaluation: {error}; run python -m rainbow_tf.evaluate again, or "
             "delete its folder."
@@ -182,6 +184,12 @@ def _read_evaluation(path: Path) -> Evaluation:
     known = ~np.isnan(checks[:2]).any(axis=0)
     checks = [column[known] for column in checks]
     return Evaluation(protocol, summary.score_mean, EVALUATED, conditions, scores, *checks)
+
+
+def _label(text: str) -> str:
+    if len(text) > 60 or not text.isprintable():
+        raise ValueError(f"{text!r:.60} is not a name")
+    return text
 
 
 def _number(text: str) -> float:

@@ -112,7 +112,9 @@ def read(path: Path) -> StartFile:
     except ValueError as error:
         raise _unusable(path, f"it is not a start file ({error})") from error
     if body.get("format") != _FORMAT:
-        raise _unusable(path, f"it has format {body.get('format')}, this version reads {_FORMAT}")
+        raise _unusable(
+            path, f"it has format {body.get('format')!r:.60}, this version reads {_FORMAT}"
+        )
     if content.get("sha256") != _checksum(body):
         raise _unusable(path, "it was changed after recording: its checksum differs")
     try:
