@@ -1,5 +1,6 @@
 """Python code that a run folder names is not imported unless the user names it too."""
 
+import importlib
 import json
 import os
 import stat
@@ -11,6 +12,7 @@ import pytest
 from made_up_runs import write_evaluation, write_run
 
 import rainbow_tf
+from rainbow_tf import cli
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.distributed import cluster
 from rainbow_tf.report import write_report
@@ -153,6 +155,33 @@ def test_a_token_that_all_can_read_is_mended(connect, tmp_path, address):
 
 
 # Bounds.
+
+
+@pytest.mark.parametrize("name", [name for name in cli.COMMANDS if name not in ("play", "check")])
+def test_numbers_on_the_command_line_have_a_largest_value(name):
+    command = importlib.import_module(cli.COMMANDS[name][0]).COMMAND
+    for option, flag in command.options.items():
+        kind = flag.kind if flag.default is None else type(flag.default)
+        is_free = option == "checkpoint"  # a number that is not there is refused by the store
+        assert kind not in (int, float) or flag.maximum is not None or is_free, option
+
+
+def test_what_a_file_says_cannot_drive_the_terminal(evil, run_command):
+    change(evil, environment="a\x1b[2J")
+    ended = run_command("evaluate", f"--run_dir={evil}")
+    assert "\x1b" not in ended.stderr
+    change(evil, environment="CartPole-v1", **{"\x1b]0;": 1})
+    ended = run_command("evaluate", f"--run_dir={evil}")
+    assert "?]0; is not a setting" in ended.stderr
+
+
+def test_evaluations_are_not_written_through_a_link(evil, run_command, tmp_path):
+    (tmp_path / "outside").mkdir()
+    (evil / "evaluations").rename(tmp_path / "aside")
+    (evil / "evaluations").symlink_to(tmp_path / "outside")
+    ended = run_command("evaluate", f"--runs={evil}")
+    assert "leads out of" in ended.stdout
+    assert not list((tmp_path / "outside").iterdir())
 
 
 def test_settings_have_a_largest_value():
