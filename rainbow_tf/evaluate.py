@@ -109,6 +109,7 @@ def _folder(config: Config, protocol: str) -> Path:
 def _evaluate(values: flags.FlagValues) -> None:
     """Plays the episodes, writes their scores, and prints a summary."""
     config = _config(values, Path(values.run_dir))
+    _folder(config, protocol_name(config))  # refuses a link before anything is played
     is_best = wants_best(values, config)
     start_file = _read_starts(values, config)
     # TensorFlow takes seconds to load: flags are checked before it.

@@ -179,8 +179,8 @@ def test_evaluations_are_not_written_through_a_link(evil, run_command, tmp_path)
     (tmp_path / "outside").mkdir()
     (evil / "evaluations").rename(tmp_path / "aside")
     (evil / "evaluations").symlink_to(tmp_path / "outside")
-    ended = run_command("evaluate", f"--runs={evil}")
-    assert "leads out of" in ended.stdout
+    ended = run_command("evaluate", f"--run_dir={evil}")
+    assert "leads out of" in ended.stderr
     assert not list((tmp_path / "outside").iterdir())
 
 

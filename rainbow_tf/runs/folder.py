@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import tempfile
 from collections.abc import Collection
@@ -13,7 +14,7 @@ from filelock import FileLock, Timeout
 from rainbow_tf.agent.schedules import has_passed
 from rainbow_tf.config import TORSO, Config, ConfigError
 from rainbow_tf.environments.base import make_spec
-from rainbow_tf.files import FileError, inside, read_json
+from rainbow_tf.files import FileError, inside, read_json, reading
 from rainbow_tf.process import given
 from rainbow_tf.runs.store import (
     CHECKPOINTS,
@@ -26,6 +27,7 @@ from rainbow_tf.types import EnvironmentSpec
 
 _SETTINGS = "config.json"
 _SPEC = "environment.json"
+_MOST_VALUES = 1 << 28  # of observations, times actions
 MODULES = ("environment", "network")  # settings that can name a module
 
 
@@ -111,7 +113,13 @@ def environment_spec(config: Config) -> EnvironmentSpec:
     if not path.exists():
         return make_spec(config)
     try:
-        return read_json(path, EnvironmentSpec)
+        with reading(path):
+            spec = read_json(path, EnvironmentSpec)
+            sizes = (*spec.frame_shape, spec.num_actions)
+            is_small = min(sizes) > 0 and math.prod(sizes) * config.stack <= _MOST_VALUES
+            if not (is_small and spec.frame_shape and spec.frame_stack == config.stack):
+                raise ValueError(f"observations of {spec.frame_shape} are not expected")
+            return spec
     except FileError as error:
         raise ConfigError(f"{error}; delete it to ask the environment instead.") from error
 

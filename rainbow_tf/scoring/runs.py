@@ -126,7 +126,7 @@ def _read_run(folder: Path) -> Run:
             f"{path} cannot be used ({error}); fix it, or move its folder out of --runs."
         ) from error
     path = folder / "eval.csv"
-    kinds: dict[str, Callable] = {"frames": _frames, "score_mean": _number, "protocol": _label}
+    kinds: dict[str, Callable] = {"frames": _number, "score_mean": _number, "protocol": _label}
     frames, scores, protocols = _columns(path, kinds)
     if len(set(protocols)) > 1:
         raise ConfigError(
@@ -135,7 +135,7 @@ def _read_run(folder: Path) -> Run:
         )
     points, returns = np.empty(0), np.empty(0)
     if len(frames) < _MANY_EVALUATIONS:
-        columns = _columns(folder / "train.csv", {"frames": _frames, "return_mean_100": _optional})
+        columns = _columns(folder / "train.csv", {"frames": _number, "return_mean_100": _optional})
         points, returns = np.array(columns, dtype=float)
     known = ~np.isnan(returns)
     protocol = f"{config.protocol}/noop" if config.game is not None else "gymnasium"
@@ -194,10 +194,6 @@ def _label(text: str) -> str:
 
 def _number(text: str) -> float:
     return record(float, float(text))
-
-
-def _frames(text: str) -> int:
-    return record(int, int(text))
 
 
 def _optional(text: str) -> float:
