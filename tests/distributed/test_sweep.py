@@ -617,7 +617,7 @@ def run_sweep(run_command, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--games=qbert", "--cpus_per_run=0"], ["--cpus_per_run=0", "a positive integer"]),
+        (["--games=qbert", "--cpus_per_run=0"], ["--cpus_per_run=0", "range [1, 1024]"]),
         (["--games=qbert", "--n_step=0"], ["--n_step=0"]),
         (["--games=CartPole-v9"], ["CartPole-v9"]),
         (["--games=qbert", "--preset=minatar"], ["--game=qbert", "MinAtar/Breakout-v1"]),

@@ -298,3 +298,11 @@ def test_an_atomic_write_that_fails_leaves_what_was_there(tmp_path):
         write_atomically(path, fail)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path], "half a file takes space on a full disk"
+
+
+def test_an_atomic_write_does_not_follow_a_link(tmp_path):
+    (tmp_path / "outside").write_text("mine")
+    (tmp_path / ".file.part").symlink_to(tmp_path / "outside")
+    write_atomically(tmp_path / "file", lambda stream: stream.write(b"new"))
+    assert (tmp_path / "outside").read_text() == "mine"
+    assert (tmp_path / "file").read_text() == "new"
