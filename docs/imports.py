@@ -11,6 +11,7 @@ LAYERS = (
     ("games", "console"),
     ("config", "types"),
     ("process",),
+    ("files",),
     ("agent", "replay", "environments"),
     ("baselines", "starts"),
     ("runs",),

@@ -4,18 +4,17 @@ from pathlib import Path
 
 from absl import flags
 
-from rainbow_tf.command import SNAPSHOT_FLAGS, Command, Flag, wants_best
+from rainbow_tf.command import SNAPSHOT_FLAGS, Command, Flag, run_settings, wants_best
 from rainbow_tf.config import ConfigError
 from rainbow_tf.export.check import WARMUP_FILE
 from rainbow_tf.process import load_tensorflow
-from rainbow_tf.runs.folder import read_config
 
 
 def run(values: flags.FlagValues) -> None:
     """Checks the flags, then exports."""
     if values.run_dir is None or values.out is None:
         raise ConfigError("Give --run_dir, the run to export, and --out, where to.")
-    config = read_config(Path(values.run_dir))
+    config = run_settings(values, values.run_dir)
     is_best = wants_best(values, config)
     if values.noisy and not config.noisy:
         raise ConfigError("--noisy has nothing to keep: this agent has no noisy layers.")

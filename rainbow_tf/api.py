@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import gymnasium
 import numpy as np
 
+from rainbow_tf import process
 from rainbow_tf.command import ALL_SETTINGS, parse_settings
 from rainbow_tf.config import Config, ConfigError, hint
-from rainbow_tf.environments import gym
 from rainbow_tf.environments.base import make_environment
 from rainbow_tf.games import GAMES
 from rainbow_tf.process import StopSignals, load_tensorflow, one_line
@@ -26,7 +26,7 @@ from rainbow_tf.runs.folder import (
     is_run,
     read_config,
 )
-from rainbow_tf.runs.store import kept_best
+from rainbow_tf.runs.store import has_best
 from rainbow_tf.training.tracking import import_wandb
 from rainbow_tf.types import (
     Counters,
@@ -96,10 +96,10 @@ class Agent:
                 f"num_envs={settings['num_envs']} needs several environments and one was given; "
                 "give its class or a function that makes it."
             )
-        name = _environment_name(environment)
+        name = _name(environment)
         settings["game" if name in GAMES else "environment"] = name
         if network is not None:
-            settings["network"] = _network_name(network)
+            settings["network"] = _name(network)
         presets = [preset] if isinstance(preset, str) else preset
         self._setup(parse_settings([f"--preset={name}" for name in presets], **settings))
 
@@ -220,7 +220,9 @@ class Agent:
         """Plays episodes without learning, with the rules of the run."""
         from rainbow_tf.evaluation.episodes import evaluate
         from rainbow_tf.evaluation.statistics import score_summary
+        from rainbow_tf.runs.weights import check_finite
 
+        check_finite(self.network)
         lanes = min(episodes, _EVALUATION_LANES)
         environment = make_environment(self.config, num_envs=lanes, seed=seed, training=True)
         played = evaluate(
@@ -246,7 +248,9 @@ class Agent:
     def export(self, model_dir: str | Path) -> Path:
         """Writes the policy as the next version of a SavedModel; returns the version's folder."""
         from rainbow_tf.export.saved_model import Training, export_policy
+        from rainbow_tf.runs.weights import check_finite
 
+        check_finite(self.network)
         return export_policy(
             self.network,
             config=self.config,
@@ -293,18 +297,21 @@ def load(
     *,
     snapshot: str | None = None,
     environment: AnyEnvironment | None = None,
+    network: str | Callable[[EnvironmentSpec], Any] | None = None,
 ) -> Agent:
     """The agent of a run folder, with its best weights, or the latest before an evaluation.
 
-    It acts without an environment. Give one that was a Python object to learn or evaluate.
+    It acts without an environment. To learn or evaluate, give one that is Python code again: the
+    object, or its module:name. Code that only the run folder names is not imported.
     """
-    config = read_config(Path(run_dir))
-    if environment is not None:
-        config = dataclasses.replace(config, environment=_environment_name(environment))
+    given = {"environment": environment, "network": network}
+    again: dict[str, Any] = {name: _name(what) for name, what in given.items() if what is not None}
+    config = dataclasses.replace(read_config(Path(run_dir), again=again), **again)
+    process.untrusted.difference_update(again.values())
     if snapshot not in (None, "best", "latest"):
         raise ConfigError(f"snapshot={snapshot} is unknown; give best or latest.")
     agent = Agent.from_config(config)
-    agent.restore(snapshot or ("latest" if kept_best(config.folder) is None else "best"))
+    agent.restore(snapshot or ("best" if has_best(config.folder) else "latest"))
     return agent
 
 
@@ -352,17 +359,14 @@ def build(config: Config, start: Counters) -> "tuple[AnyParts, Iterator[Tick]]":
     return fleet, apex.train(config, fleet, start)
 
 
-def _environment_name(environment: AnyEnvironment) -> str:
-    """The name of an environment in the settings; a Python object is remembered by it."""
-    if isinstance(environment, str):
-        return environment
-    if isinstance(environment, gymnasium.Env):
-        kind = type(environment.unwrapped)
-        name = f"{kind.__module__}:{kind.__name__}"
-        gym.given[name] = functools.partial(_copied, environment)
-    else:
-        name = f"{environment.__module__}:{environment.__name__}"
-        gym.given[name] = environment
+def _name(what: AnyEnvironment | Callable[[EnvironmentSpec], Any]) -> str:
+    """Its name in the settings; a Python object is remembered by it."""
+    if isinstance(what, str):
+        return what
+    make: Callable = what if callable(what) else functools.partial(_copied, what)
+    named = what if callable(what) else type(what.unwrapped)
+    name = f"{named.__module__}:{named.__name__}"
+    process.given[name] = make
     return name
 
 
@@ -375,14 +379,3 @@ def _copied(environment: gymnasium.Env) -> gymnasium.Env:
             f"The environment cannot be copied ({one_line(error)}); give its class or a function "
             "that makes it."
         ) from error
-
-
-def _network_name(network: str | Callable[[EnvironmentSpec], Any]) -> str:
-    """The name of a network in the settings; a Python function is remembered by it."""
-    if isinstance(network, str):
-        return network
-    from rainbow_tf.agent import networks
-
-    name = f"{network.__module__}:{network.__name__}"
-    networks.given[name] = network
-    return name

@@ -388,7 +388,7 @@ COMMAND = Command(
         "game": Flag("qbert", "Atari game to play."),
         "only": Flag(None, f"Sections to run: {','.join(SECTIONS)}; default: all."),
         "out": Flag(None, "File to write the figures to."),
-        "repeats": Flag(30, "Measurements per figure.", minimum=3),
+        "repeats": Flag(30, "Measurements per figure.", minimum=3, maximum=100_000),
     },
     run=run,
     example="give --only=learner, for example",

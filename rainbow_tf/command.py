@@ -7,14 +7,16 @@ import sys
 import textwrap
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from absl import flags
 
 import rainbow_tf.flags as presets
-from rainbow_tf.config import Config, ConfigError, hint
-from rainbow_tf.process import INTERRUPTED
-from rainbow_tf.runs.store import kept_best
+from rainbow_tf.config import TORSO, Config, ConfigError, hint
+from rainbow_tf.process import INTERRUPTED, check_trusted, printable, untrusted
+from rainbow_tf.runs.folder import MODULES, read_config
+from rainbow_tf.runs.store import has_best
 
 ALL_SETTINGS = tuple(field.name for field in dataclasses.fields(Config))
 # Defaults outside Atari, where a frame is one step and runs are short.
@@ -42,9 +44,13 @@ class Flag(NamedTuple):
     maximum: float | None = None
 
 
-# How commands choose the weights of a run.
-SNAPSHOT_FLAGS = {
+# How commands name a run.
+RUN_FLAGS = {
     "run_dir": Flag(None, "Folder of the run."),
+    **{name: Flag(None, f"The run's --{name}, to trust the code it names.") for name in MODULES},
+}
+# How commands choose the weights of a run.
+SNAPSHOT_FLAGS = RUN_FLAGS | {
     "snapshot": Flag(
         None,
         "best: the weights with the highest evaluation. latest: the newest checkpoint. Default: "
@@ -93,7 +99,7 @@ class Command:
                 raise ConfigError(f"{stray}{self.example}.")
             self.run(values, *found)
         except ConfigError as error:
-            sys.exit(f"rainbow_tf: {error}")
+            sys.exit(f"rainbow_tf: {printable(str(error))}")
         except KeyboardInterrupt:
             print(f"rainbow_tf: {self.interrupted}", file=sys.stderr)
             sys.exit(INTERRUPTED)
@@ -192,6 +198,7 @@ def settings(values: flags.FlagValues, **given: Any) -> Config:
     if chosen["game"] is None:
         left_out = [n for n in SMALL if not values[n].present and n not in given]
         chosen |= {name: SMALL[name] for name in left_out}
+    untrusted.difference_update(chosen[name] for name in MODULES)
     return Config(**chosen)
 
 
@@ -203,13 +210,24 @@ def parse_settings(arguments: Sequence[str], **given: Any) -> Config:
     return settings(values, **given)
 
 
+def run_settings(values: flags.FlagValues, folder: str | Path) -> Config:
+    """The settings of a run; Python code that they name must be given as a flag too."""
+    again = {name: values[name].value for name in MODULES if values[name].value is not None}
+    config = read_config(Path(folder), again=again)
+    for name, value in again.items():
+        if value != getattr(config, name):
+            raise ConfigError(f"--{name}={value} is not the run's {getattr(config, name)}.")
+    untrusted.difference_update(again.values())
+    check_trusted("environment", config.environment)
+    if not (config.folder / TORSO).exists():
+        check_trusted("network", config.network)
+    return config
+
+
 def wants_best(values: flags.FlagValues, config: Config) -> bool:
     """Whether the snapshot flags ask for the best weights, and there are any."""
     if values.checkpoint is not None and values.snapshot == "best":
         raise ConfigError("--checkpoint and --snapshot=best exclude each other; give one of them.")
     if values.checkpoint is not None or values.snapshot is not None:
         return values.snapshot == "best"
-    has_best = kept_best(config.folder) is not None
-    if not has_best:
-        print("The run has no best weights yet, because it was not evaluated; using the latest.")
-    return has_best
+    return has_best(config.folder)

@@ -16,6 +16,9 @@ from typing import Any
 
 from rainbow_tf.games import GAMES
 
+# Bounds: more frames than any run has, and returns of games that are not clipped.
+_FRAMES, _PERIOD, _VALUES = (0, 10**12), (1, 10**12), (-1e9, 1e9)
+TORSO = "torso.keras"  # in the run folder, with a network of the user's own
 _BOUNDS = ("choices", "minimum", "maximum", "above", "or_module")
 
 
@@ -30,11 +33,14 @@ def hint(name: str, known: Iterable[str], otherwise: str, *, flag: str = "") -> 
 
 
 def _setting(default: Any, help_text: str, *, may_change: bool = False, **bounds: Any) -> Any:
-    """A field with help and bounds: `minimum` and `maximum` are inclusive, `above` is not.
+    """A field with help and bounds: `within` includes both, `above` excludes the first.
 
     A setting that `may_change` can differ when a run is resumed. `or_module` allows module:name
     besides the choices.
     """
+    bounds["minimum"], bounds["maximum"] = bounds.pop("within", (None, None))
+    if "above" in bounds:
+        bounds["above"], bounds["maximum"] = bounds["above"]
     metadata = {"help": help_text, "may_change": may_change, **dict.fromkeys(_BOUNDS), **bounds}
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -74,14 +80,16 @@ class Config:
         4,
         "Environments stepped together. With 4, weights are as fresh as in the paper; 1 matches "
         "it exactly. For A3C: worker threads.",
-        minimum=1,
+        within=(1, 1024),
     )
-    action_repeat: int = _setting(4, "Emulator frames per action (Atari only).", minimum=1)
+    action_repeat: int = _setting(4, "Emulator frames per action (Atari only).", within=(1, 100))
     frame_stack: int | None = _setting(
-        None, "Frames per observation; default 4 for Atari, 1 elsewhere.", minimum=1
+        None, "Frames per observation; default 4 for Atari, 1 elsewhere.", within=(1, 100)
     )
-    noop_max: int = _setting(30, "Most no-ops at the start of an Atari episode.", minimum=0)
-    max_episode_frames: int = _setting(108_000, "Frames until an episode is truncated.", minimum=1)
+    noop_max: int = _setting(30, "Most no-ops that begin an Atari episode.", within=(0, 10_000))
+    max_episode_frames: int = _setting(
+        108_000, "Frames until an episode is truncated.", within=_PERIOD
+    )
     clip_rewards: bool = _setting(True, "Clip rewards to [-1, 1] for learning, never in scores.")
 
     # The six components of Rainbow.
@@ -93,7 +101,7 @@ class Config:
     )
     noisy: bool = _setting(True, "Explore with noisy linear layers; off: epsilon-greedy.")
     n_step: int = _setting(
-        3, "Reward steps before the bootstrap. For A3C: maximum steps per update.", minimum=1
+        3, "Reward steps before the bootstrap. For A3C: maximum steps per update.", within=(1, 1000)
     )
 
     # The agent.
@@ -111,56 +119,52 @@ class Config:
         choices=("auto", "nature", "dqn2013", "data_efficient", "minatar", "mlp"),
         or_module=True,
     )
-    discount: float = _setting(0.99, "Discount per agent step.", minimum=0, maximum=1)
-    num_atoms: int = _setting(51, "Atoms of the return distribution.", minimum=2)
-    v_min: float = _setting(-10.0, "Lowest atom of the return distribution.")
-    v_max: float = _setting(10.0, "Highest atom of the return distribution.")
-    noisy_sigma: float = _setting(0.5, "Initial scale sigma0 of the noisy layers.", minimum=0)
-    epsilon_start: float = _setting(
-        1.0, "Initial epsilon, without noisy layers.", minimum=0, maximum=1
-    )
-    epsilon_end: float = _setting(
-        0.01, "Final epsilon, without noisy layers.", minimum=0, maximum=1
-    )
+    discount: float = _setting(0.99, "Discount per agent step.", within=(0, 1))
+    num_atoms: int = _setting(51, "Atoms of the return distribution.", within=(2, 10_001))
+    v_min: float = _setting(-10.0, "Lowest atom of the return distribution.", within=_VALUES)
+    v_max: float = _setting(10.0, "Highest atom of the return distribution.", within=_VALUES)
+    noisy_sigma: float = _setting(0.5, "Initial scale sigma0 of noisy layers.", within=(0, 1000))
+    epsilon_start: float = _setting(1.0, "Initial epsilon, without noisy layers.", within=(0, 1))
+    epsilon_end: float = _setting(0.01, "Final epsilon, without noisy layers.", within=(0, 1))
     epsilon_decay_frames: int = _setting(
-        250_000,
-        "Frames over which epsilon decays, from --min_history_frames on, without noisy layers.",
-        minimum=0,
+        250_000, "Frames of epsilon's decay, from --min_history_frames on.", within=_FRAMES
     )
 
     # Learning.
-    frames: int = _setting(200_000_000, "Frames to train for.", minimum=1, may_change=True)
-    min_history_frames: int = _setting(80_000, "Frames before the first update.", minimum=0)
+    frames: int = _setting(200_000_000, "Frames to train for.", within=_PERIOD, may_change=True)
+    min_history_frames: int = _setting(80_000, "Frames before the first update.", within=_FRAMES)
     updates_per_step: float = _setting(
-        0.25, "Updates per agent step; 0.25 is one update every 4 steps.", above=0
+        0.25, "Updates per agent step; 0.25 is one update every 4 steps.", above=(0, 1000)
     )
-    batch_size: int = _setting(32, "Transitions in an update.", minimum=1)
+    batch_size: int = _setting(32, "Transitions in an update.", within=(1, 100_000))
     optimizer: str = _setting("adam", "Optimizer of the network.", choices=("adam", "rmsprop"))
     learning_rate: float = _setting(
-        6.25e-5, "Learning rate; A3C anneals it to 0 over the run.", above=0
+        6.25e-5, "Learning rate; A3C anneals it to 0 over the run.", above=(0, 1000)
     )
     adam_epsilon: float = _setting(
-        1.5e-4, "Adam's epsilon, added to the root of the second moment.", above=0
+        1.5e-4, "Adam's epsilon, added to the root of the second moment.", above=(0, 1000)
     )
-    rmsprop_decay: float = _setting(0.95, "Decay of RMSProp's averages.", minimum=0, maximum=1)
+    rmsprop_decay: float = _setting(0.95, "Decay of RMSProp's averages.", within=(0, 1))
     rmsprop_epsilon: float = _setting(
         0.01 / 32**2,
         "RMSProp's epsilon, added to the mean square inside the root. DQN's 0.01 is for gradients "
         "summed over 32 examples; ours are averaged, so it is divided by 32 squared.",
-        above=0,
+        above=(0, 1000),
     )
     rmsprop_centered: bool = _setting(
         True,
         "RMSProp divides by the standard deviation of gradients; off: by their root mean square.",
     )
     max_grad_norm: float | None = _setting(
-        None, "Clip the global gradient norm to this; default: no clipping.", above=0
+        None, "Clip the global gradient norm to this; default: no clipping.", above=(0, 1e9)
     )
-    entropy_cost: float = _setting(0.01, "Weight of A3C's entropy bonus.", minimum=0)
-    target_period_frames: int = _setting(32_000, "Frames between target updates.", minimum=1)
+    entropy_cost: float = _setting(0.01, "Weight of A3C's entropy bonus.", within=(0, 1000))
+    target_period_frames: int = _setting(32_000, "Frames between target updates.", within=_PERIOD)
 
     # The replay.
-    replay_capacity: int = _setting(1_000_000, "Agent steps that the replay holds.", minimum=1)
+    replay_capacity: int = _setting(
+        1_000_000, "Agent steps that the replay holds.", within=(1, 100_000_000)
+    )
     replay_compression: str = _setting(
         "none",
         "lz4 compresses stored frames: a quarter of the memory, slower sampling.",
@@ -173,12 +177,9 @@ class Config:
         "TD error of the means. Default: kl, or td without distributions.",
         choices=("kl", "ce", "td"),
     )
-    priority_exponent: float = _setting(0.5, "Exponent of the priorities.", minimum=0, maximum=1)
+    priority_exponent: float = _setting(0.5, "Exponent of the priorities.", within=(0, 1))
     importance_exponent: float = _setting(
-        0.4,
-        "Initial importance exponent beta; it is annealed to 1 over the run.",
-        minimum=0,
-        maximum=1,
+        0.4, "Initial importance exponent beta; it is annealed to 1 over the run.", within=(0, 1)
     )
 
     # Ape-X: many processes.
@@ -186,7 +187,7 @@ class Config:
         0,
         "Actor processes of --num_envs environments each, while this process learns (Ape-X, on "
         "Ray); 0: a single process.",
-        minimum=0,
+        within=(0, 10_000),
     )
     address: str | None = _setting(
         None,
@@ -194,49 +195,43 @@ class Config:
         may_change=True,
     )
     replay_shards: int = _setting(
-        1, "Processes that share the replay of --actors.", minimum=1, may_change=True
+        1, "Processes that share the replay of --actors.", within=(1, 10_000), may_change=True
     )
     rollout_steps: int = _setting(
-        16, "Steps per environment that an actor plays before it sends them.", minimum=1
+        16, "Steps per environment that an actor plays before it sends them.", within=(1, 10_000)
     )
     broadcast_period_updates: int = _setting(
-        8, "Updates between sending weights to --actors.", minimum=1
+        8, "Updates between sending weights to --actors.", within=(1, 1_000_000)
     )
     epsilon_ladder: float | None = _setting(
         None,
         "Without noisy layers, actor i of N uses epsilon = this ** (1 + 7 i / (N - 1)); default: "
         "the schedule of --epsilon_start.",
-        above=0,
-        maximum=1,
+        above=(0, 1),
     )
 
     # Evaluation.
     eval_period_frames: int = _setting(
-        1_000_000,
-        "Training frames between evaluations; 0: no evaluation.",
-        minimum=0,
-        may_change=True,
+        1_000_000, "Training frames between evaluations; 0: none.", within=_FRAMES, may_change=True
     )
     eval_frames: int = _setting(
         500_000,
         "Frames per evaluation, shared by its environments (--num_envs, at least 4). Episodes "
         "that begin within them are played to the end and count.",
-        minimum=1,
+        within=_PERIOD,
         may_change=True,
     )
     eval_noise: bool = _setting(
         False, "Keep the noise of the noisy layers in evaluation.", may_change=True
     )
-    eval_epsilon: float = _setting(
-        0.0, "Epsilon in evaluation.", minimum=0, maximum=1, may_change=True
-    )
+    eval_epsilon: float = _setting(0.0, "Epsilon in evaluation.", within=(0, 1), may_change=True)
 
     # The run.
     seed: int = _setting(
         1,
         "Random seed; on a CPU the same seed gives the same run, except for A3C with more than one "
         "worker.",
-        minimum=0,
+        within=(0, 2**31 - 1),
     )
     run_dir: str | None = _setting(
         None, "Folder of the run; default: runs/<game>/<agent>/seed_<seed>.", may_change=True
@@ -253,31 +248,29 @@ class Config:
     threads: int | None = _setting(
         None,
         "TensorFlow threads; default: all cores for Atari, 1 elsewhere, where networks are small.",
-        minimum=1,
+        within=(1, 1024),
         may_change=True,
     )
     checkpoint_period_frames: int = _setting(
         250_000,
         "Frames between checkpoints; each writes only what changed.",
-        minimum=1,
+        within=_PERIOD,
         may_change=True,
     )
-    max_checkpoints: int = _setting(2, "Checkpoints to keep.", minimum=1, may_change=True)
+    max_checkpoints: int = _setting(2, "Checkpoints to keep.", within=(1, 1000), may_change=True)
     log_period_frames: int = _setting(
         10_000,
         "Frames between rows of train.csv and TensorBoard points.",
-        minimum=1,
+        within=_PERIOD,
         may_change=True,
     )
     record_period_frames: int = _setting(
         0,
         "Frames between short videos of the policy, in videos/ and TensorBoard; 0: no videos.",
-        minimum=0,
+        within=_FRAMES,
         may_change=True,
     )
-    wandb: bool = _setting(
-        False, "Log to Weights & Biases too; needs the extra [wandb].", may_change=True
-    )
+    wandb: bool = _setting(False, "Log to Weights & Biases too (extra [wandb]).", may_change=True)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -402,7 +395,8 @@ class Config:
         missing = [f"no_{name}" for name, is_on in parts.items() if not is_on]
         name = [_BASELINES[kept]] if kept in _BASELINES else missing
         length = [f"n{self.n_step}"] if self.n_step not in (1, 3) else []
-        network = [self.network.rpartition(":")[2]] if self.network != "auto" else []
+        own = self.network.rpartition(":")[2].replace("/", "_")
+        network = [own] if self.network != "auto" else []
         actors = ["apex"] if self.actors > 0 else []
         return "_".join(name + length + network + actors) or "rainbow"
 
@@ -423,23 +417,25 @@ class Config:
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> "Config":
-        """The settings that `to_json` wrote."""
-        return cls.from_dict(json.loads(text))
-
-    @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Config":
-        """The settings by name; those that later versions removed are ignored."""
-        return cls(**{name: value for name, value in dict(values).items() if name not in _REMOVED})
+        """The settings that `to_json` wrote, by name; those that were removed since are ignored."""
+        kept = {name: value for name, value in values.items() if name not in _REMOVED}
+        for name in kept.keys() - cls.__dataclass_fields__.keys():
+            raise ConfigError(f"{name:.60} is not a setting")
+        return cls(**kept)
 
 
 def _check_bounds(field: dataclasses.Field, value: Any) -> None:
     bounds, kind = field.metadata, typing.cast(Any, field.type)
-    flag = f"--{field.name}={value}"
-    if not isinstance(value, kind) and not (type(value) is int and isinstance(0.5, kind)):
+    flag = f"--{field.name}={value!s:.100}"
+    kinds = typing.get_args(kind) or (kind,)
+    is_kind = isinstance(value, kinds) or (isinstance(value, int) and float in kinds)
+    if not is_kind or (isinstance(value, bool) and bool not in kinds):
         raise ConfigError(f"{flag} cannot be used; it must be {getattr(kind, '__name__', kind)}.")
     if value is None:
         return
+    if isinstance(value, str) and not (value.isprintable() and len(value) <= 4096):
+        raise ConfigError(f"--{field.name} is too long or has letters that cannot be printed.")
     if bounds["or_module"] and ":" in value:
         return
     if bounds["choices"] is not None and value not in bounds["choices"]:

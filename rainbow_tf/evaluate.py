@@ -18,16 +18,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import flags
 
-from rainbow_tf.command import SNAPSHOT_FLAGS, Command, Flag, wants_best
+from rainbow_tf.command import SNAPSHOT_FLAGS, Command, Flag, run_settings, wants_best
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.console import table
 from rainbow_tf.environments.base import Environment, make_environment
 from rainbow_tf.evaluation.episodes import EvaluatedEpisode, evaluate
 from rainbow_tf.evaluation.statistics import protocol_name, score_summary
+from rainbow_tf.files import inside, read_json
 from rainbow_tf.process import load_tensorflow
-from rainbow_tf.runs.folder import read_config
 from rainbow_tf.runs.store import write_atomically
 from rainbow_tf.scoring.normalise import human_normalised
+from rainbow_tf.scoring.runs import run_folders
 from rainbow_tf.starts import file as starts_module
 from rainbow_tf.starts.environment import StartEnvironment
 from rainbow_tf.starts.file import StartFile
@@ -59,7 +60,7 @@ def _evaluate_all(values: flags.FlagValues) -> None:
     """Evaluates the runs below a folder, some at a time; skips those that are done."""
     if values.starts != "noop" or values.checkpoint is not None:
         raise ConfigError("--runs takes neither --starts=human nor --checkpoint; give --run_dir.")
-    folders = sorted(path.parent for path in Path(values.runs).rglob("config.json"))
+    folders = list(run_folders(Path(values.runs)))
     if not folders:
         raise ConfigError(f"--runs={values.runs} holds no run; give a folder of runs.")
     todo = [folder for folder in folders if not _is_done(values, folder)]
@@ -86,10 +87,10 @@ def _evaluate_all(values: flags.FlagValues) -> None:
 
 def _is_done(values: flags.FlagValues, folder: Path) -> bool:
     """Whether the run has this evaluation already."""
-    config = _config(values, folder)
     try:
-        summary = json.loads((_folder(config, protocol_name(config)) / "summary.json").read_text())
-    except (OSError, ValueError):
+        config = _config(values, folder)
+        summary = read_json(_folder(config, protocol_name(config)) / "summary.json")
+    except ConfigError:  # its own process says what is wrong
         return False
     wanted = {
         "episodes": values.episodes,
@@ -102,12 +103,13 @@ def _is_done(values: flags.FlagValues, folder: Path) -> bool:
 
 
 def _folder(config: Config, protocol: str) -> Path:
-    return config.folder / "evaluations" / protocol.replace("/", "_")
+    return inside(config.folder, f"evaluations/{protocol.replace('/', '_')}")
 
 
 def _evaluate(values: flags.FlagValues) -> None:
     """Plays the episodes, writes their scores, and prints a summary."""
     config = _config(values, Path(values.run_dir))
+    _folder(config, protocol_name(config))  # refuses a link before anything is played
     is_best = wants_best(values, config)
     start_file = _read_starts(values, config)
     # TensorFlow takes seconds to load: flags are checked before it.
@@ -154,7 +156,7 @@ def _evaluate(values: flags.FlagValues) -> None:
 
 def _config(values: flags.FlagValues, folder: Path) -> Config:
     """The run's settings, with those of this evaluation."""
-    config = read_config(folder)
+    config = run_settings(values, folder)
     if values.eval_noise and not config.noisy:
         raise ConfigError("--eval_noise has nothing to keep: this agent has no noisy layers.")
     given = {name: values[name].value for name in ("eval_noise", "eval_epsilon")}
@@ -258,7 +260,7 @@ def _table(summary: dict[str, Any]) -> str:
 
 OPTIONS = SNAPSHOT_FLAGS | {
     "runs": Flag(None, "Folder of runs to evaluate, instead of --run_dir."),
-    "parallel": Flag(2, "Runs evaluated at a time with --runs.", minimum=1),
+    "parallel": Flag(2, "Runs evaluated at a time with --runs.", minimum=1, maximum=1024),
     "starts": Flag(
         "noop",
         "noop: up to the run's --noop_max no-ops. human: points in the first half of the recorded "
@@ -266,11 +268,11 @@ OPTIONS = SNAPSHOT_FLAGS | {
         choices=("noop", "human"),
     ),
     "start_file": Flag(None, "Recorded starts, for --starts=human."),
-    "episodes": Flag(200, "Episodes to play.", minimum=1),
-    "num_envs": Flag(8, "Environments stepped together.", minimum=1),
+    "episodes": Flag(200, "Episodes to play.", minimum=1, maximum=1_000_000),
+    "num_envs": Flag(8, "Environments stepped together.", minimum=1, maximum=1024),
     "eval_noise": Flag(None, "Keep the noise of the noisy layers; default: as in training.", bool),
     "eval_epsilon": Flag(None, "Epsilon; default: as in training.", float, minimum=0, maximum=1),
-    "seed": Flag(1, "Seed of the starts and of random actions.", minimum=0),
+    "seed": Flag(1, "Seed of the starts and of random actions.", minimum=0, maximum=2**31 - 1),
 }
 COMMAND = Command(
     about=str(__doc__),

@@ -9,11 +9,13 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from types import ModuleType
 from typing import Any
 
 from rainbow_tf.config import ConfigError
 
+# Environments and networks that were given as Python objects, by their names in the settings.
+given: dict[str, Callable[..., Any]] = {}
+untrusted: set[str | None] = set()  # names that only a run folder gave, not the user
 INTERRUPTED = 128 + signal.SIGINT  # the exit status that shells expect
 
 
@@ -82,15 +84,31 @@ def _interrupts_delayed() -> Iterator[None]:
 def one_line(error: object) -> str:
     """An error of foreign code, for a sentence of ours: printable, without TensorFlow's nodes."""
     text = re.sub(r"\{\{.*?\}\} ?", "", str(error)[:2000]) or repr(error).removesuffix("()")
-    line = " ".join(text.split())[:300].rstrip(".")
-    return "".join(c if c.isprintable() else "?" for c in line)
+    return printable(text)[:300].rstrip(".")
 
 
-def import_module(flag: str, value: str) -> ModuleType:
-    """The module of a flag's module:name."""
-    module = value.partition(":")[0]
+def printable(text: str) -> str:
+    """A text on one line, without control characters, which could drive a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+
+
+def check_trusted(flag: str, value: str | None) -> None:
+    """Refuses to import code that only a run folder names."""
+    if value is not None and ":" in value and value in untrusted and value not in given:
+        raise ConfigError(
+            f"The run folder names Python code to import; if you trust it, give --{flag}={value}, "
+            f"or {flag}= from Python."
+        )
+
+
+def named_object(flag: str, value: str) -> Any:
+    """The object of a flag's module:name, given from Python or imported; None if it has none."""
+    module, _, name = value.partition(":")
+    if value in given:
+        return given[value]
+    check_trusted(flag, value)
     try:
-        return importlib.import_module(module)
+        return getattr(importlib.import_module(module), name, None)
     except Exception as error:  # a module can raise anything
         raise ConfigError(
             f"--{flag}={value} cannot be imported ({one_line(error)}); the module "

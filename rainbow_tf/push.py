@@ -8,10 +8,9 @@ from pathlib import Path
 
 from absl import flags
 
-from rainbow_tf.command import Command, Flag
+from rainbow_tf.command import RUN_FLAGS, Command, Flag, run_settings
 from rainbow_tf.config import ConfigError
 from rainbow_tf.process import load_tensorflow, one_line
-from rainbow_tf.runs.folder import read_config
 from rainbow_tf.runs.store import kept_best
 from rainbow_tf.video.encoder import check_video
 from rainbow_tf.watch import film
@@ -45,7 +44,7 @@ def run(values: flags.FlagValues) -> None:
     """Checks everything, then writes the folder and uploads it."""
     if values.run_dir is None or values.out is None:
         raise ConfigError("Give --run_dir, the run to publish, and --out, the folder to write.")
-    config, out, repo = read_config(Path(values.run_dir)), Path(values.out), values.repo
+    config, out, repo = run_settings(values, values.run_dir), Path(values.out), values.repo
     if (best := kept_best(config.folder)) is None:
         raise ConfigError(f"{config.folder} has no best weights; train until an evaluation.")
     if out.exists():
@@ -81,8 +80,8 @@ def run(values: flags.FlagValues) -> None:
 
 COMMAND = Command(
     about=str(__doc__),
-    options={
-        "run_dir": Flag(None, "Folder of the run."),
+    options=RUN_FLAGS
+    | {
         "out": Flag(None, "Folder to write: model card, weights, SavedModel, video, curves."),
         "repo": Flag(None, "Repository to upload to, such as me/qbert; default: no upload."),
     },

@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 from absl import flags
 
-from rainbow_tf.command import SNAPSHOT_FLAGS, Command, Flag, wants_best
+from rainbow_tf.command import SNAPSHOT_FLAGS, Command, Flag, run_settings, wants_best
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.console import progress_bar
 from rainbow_tf.process import load_tensorflow
-from rainbow_tf.runs.folder import read_config
 from rainbow_tf.runs.store import write_atomically
 from rainbow_tf.starts import file as starts
 from rainbow_tf.starts.file import RecorderSettings, Recording, Trajectory
@@ -62,7 +61,7 @@ def _config(values: flags.FlagValues) -> Config:
         default = 1 if values.player == "human" else Config(game=values.game).action_repeat
         repeat = default if values.action_repeat is None else values.action_repeat
         return Config(game=values.game, action_repeat=repeat)
-    config = read_config(Path(values.run_dir))
+    config = run_settings(values, values.run_dir)
     if config.game is None:
         raise ConfigError(
             f"--run_dir={values.run_dir} plays {config.environment}, but starts are only recorded "
@@ -190,17 +189,19 @@ COMMAND = Command(
             choices=starts.ORIGINS,
         ),
         "out": Flag(None, "Start file to write, or to extend."),
-        "trajectories": Flag(100, "Games in the file when done.", minimum=1),
+        "trajectories": Flag(100, "Games in the file when done.", minimum=1, maximum=10_000),
         "max_frames": Flag(
             7_200,
             "Maximum frames per game, 60 a second; starts come from the first half.",
             minimum=1,
+            maximum=starts.MOST_FRAMES,
         ),
         "action_repeat": Flag(
             None,
             "Frames per action; by default the run's, 1 for a person and 4 for random actions.",
             int,
             minimum=1,
+            maximum=100,
         ),
         "seed": Flag(
             1, "Seed of the emulator and the random actions.", minimum=0, maximum=2**31 - 1

@@ -7,6 +7,7 @@ from absl import flags
 from rainbow_tf import __version__
 from rainbow_tf.command import Command, Flag
 from rainbow_tf.config import ConfigError
+from rainbow_tf.process import printable
 from rainbow_tf.reporting.agents import styles
 from rainbow_tf.reporting.chapters import ablations, end_scores, games, over_time, overview, values
 from rainbow_tf.reporting.page import Page
@@ -36,12 +37,17 @@ def write_report(
         )
     # Dopamine's curves are labelled as what they are; other scores must follow our protocol.
     with_paper = published in ("paper", "atari100k")
-    found = [] if runs is None else read_runs(runs)
+    problems: list[ConfigError] = []
+    found = [] if runs is None else read_runs(runs, problems.append)
+    for problem in problems:
+        print(f"Left out: {printable(str(problem))}")
     found = study.checked_protocols(found, mixed=is_mixed, with_paper=with_paper)
     try:
         page = Page(out, *_title(found, published))
         if found:
             overview.write(page, found, with_paper=with_paper)
+        for problem in problems:
+            page.text(f"A run was left out: {problem}", "warning")
         _write_chapters(page, found, published)
         return page.write(__version__)
     except OSError as error:

@@ -173,12 +173,18 @@ COMMAND = Command(
         "preset": Flag([], "A preset for every agent, such as minatar; overrides --presets."),
         "address": Flag(None, "A running Ray cluster, such as auto; default: this machine."),
         "cpus_per_run": Flag(
-            None, "CPUs per run; default: 2 for Atari, 1 elsewhere.", int, minimum=1
+            None, "CPUs per run; default: 2 for Atari, 1 elsewhere.", int, minimum=1, maximum=1024
         ),
         "gpus_per_run": Flag(
-            None, "GPUs per run; default: 1 for Atari if any, else 0.", float, minimum=0
+            None,
+            "GPUs per run; default: 1 for Atari if any, else 0.",
+            float,
+            minimum=0,
+            maximum=1024,
         ),
-        "max_retries": Flag(3, "Retries of a run without a new checkpoint between.", minimum=0),
+        "max_retries": Flag(
+            3, "Retries of a run without a new checkpoint between.", minimum=0, maximum=1000
+        ),
         "dry_run": Flag(False, "Print what the sweep needs, and exit."),
     },
     run=run,

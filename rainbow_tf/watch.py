@@ -10,12 +10,11 @@ from typing import Any
 
 from absl import flags
 
-from rainbow_tf.command import SNAPSHOT_FLAGS, Command, Flag, wants_best
+from rainbow_tf.command import SNAPSHOT_FLAGS, Command, Flag, run_settings, wants_best
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.console import progress_bar
 from rainbow_tf.environments.base import make_environment
 from rainbow_tf.process import load_tensorflow
-from rainbow_tf.runs.folder import read_config
 from rainbow_tf.video.encoder import (
     GIF_SECONDS,
     LARGE,
@@ -32,7 +31,7 @@ def run(values: flags.FlagValues) -> None:
     """Checks the flags, then writes the video."""
     if values.run_dir is None or values.out is None:
         raise ConfigError("Give --run_dir, the run to watch, and --out, such as --out=qbert.mp4.")
-    config = read_config(Path(values.run_dir))
+    config = run_settings(values, values.run_dir)
     is_best = wants_best(values, config)
     check_video(Path(values.out))
     # After the flags are checked: TensorFlow takes seconds to load.
@@ -86,11 +85,12 @@ COMMAND = Command(
     options=SNAPSHOT_FLAGS
     | {
         "out": Flag(None, "Video to write: an .mp4 or .gif file."),
-        "episodes": Flag(1, "Games to show.", minimum=1),
+        "episodes": Flag(1, "Games to show.", minimum=1, maximum=1000),
         "max_seconds": Flag(
             MAX_SECONDS,
             f"Maximum length in seconds; a .gif has at most {GIF_SECONDS}.",
             minimum=0.1,
+            maximum=86_400,
         ),
         "fps": Flag(
             None,
@@ -99,7 +99,7 @@ COMMAND = Command(
             minimum=1,
             maximum=120,
         ),
-        "seed": Flag(1, "Seed of the games.", minimum=0),
+        "seed": Flag(1, "Seed of the games.", minimum=0, maximum=2**31 - 1),
     },
     run=run,
     example="give --run_dir and --out",

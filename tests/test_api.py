@@ -15,7 +15,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import rainbow_tf
-from rainbow_tf import ConfigError
+from rainbow_tf import ConfigError, process
 
 PAGE = Path(__file__).parents[1] / "docs/python.md"
 BLOCKS = re.findall(r"(?<!<!-- not executed -->\n)```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
@@ -221,11 +221,9 @@ def test_an_environment_and_a_network_of_ones_own(own, kind, run_command, tmp_pa
 
 @pytest.mark.compiles
 def test_a_stored_torso_needs_its_function_no_more(own, tmp_path, uncompiled, monkeypatch):
-    from rainbow_tf.agent import networks
-
     agent = rainbow_tf.Agent(own.Corridor, network=own.wide, run_dir=str(tmp_path), **TINY)
     agent.learn(60)
-    monkeypatch.setattr(networks, "given", {})
+    monkeypatch.delitem(process.given, "own_module:wide")
     monkeypatch.delattr(own, "wide")
     assert_same_policy(agent, rainbow_tf.load(tmp_path, snapshot="latest"), np.zeros(5))
 

@@ -6,7 +6,7 @@ For A3C: observations -> policy logits and state values.
 import functools
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -20,13 +20,11 @@ from rainbow_tf.agent.layers import (
     fan_in_uniform,
     scaled,
 )
-from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.process import import_module, one_line
+from rainbow_tf.config import TORSO, Config, ConfigError
+from rainbow_tf.files import open_zip
+from rainbow_tf.process import named_object, one_line
 from rainbow_tf.types import EnvironmentSpec
 
-_TORSO = "torso.keras"  # in the run folder
-# Torsos that were given as Python functions, by their names in the settings.
-given: dict[str, Callable[[EnvironmentSpec], keras.Model]] = {}
 # (filters, kernel, stride) per convolution, units of the dense torso, units of the head.
 _ARCHITECTURES: dict[str, tuple[tuple[tuple[int, int, int], ...], tuple[int, ...], int]] = {
     "nature": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), (), 512),
@@ -179,25 +177,22 @@ def is_own(config: Config) -> bool:
 
 def store_torso(config: Config, network: Network) -> None:
     """Stores a torso of one's own in the run folder, which needs its function no more."""
-    path = config.folder / _TORSO
+    path = config.folder / TORSO
     if is_own(config) and not path.exists():
-        aside = path.with_name(f".part_{_TORSO}")
+        aside = path.with_name(f".part_{path.name}")
+        aside.unlink(missing_ok=True)
         network.torso.save(aside)
         aside.replace(path)
 
 
 def _own_torso(config: Config, spec: EnvironmentSpec, seed: int) -> keras.Model:
     """The run folder's torso, or one that the user's function makes."""
-    stored = config.folder / _TORSO
+    stored = config.folder / TORSO
     if stored.exists() and not config.restart:
-        try:
+        with open_zip(stored):
             return keras.saving.load_model(stored, compile=False)
-        except Exception as error:  # Keras raises almost anything
-            raise ConfigError(f"{stored} cannot be loaded ({one_line(error)}).") from error
     module, _, name = config.network.partition(":")
-    make = given.get(config.network)
-    if make is None:
-        make = getattr(import_module("network", config.network), name, None)
+    make = named_object("network", config.network)
     if make is None:
         raise ConfigError(f"--network={config.network}: {module} has no function {name}.")
     state = random.getstate()

@@ -1,9 +1,12 @@
 """Connects to Ray: a cluster of this process's own, or a running one."""
 
+import contextlib
 import functools
 import logging
 import os
+import secrets
 import socket
+from pathlib import Path
 from types import ModuleType
 
 from rainbow_tf.config import ConfigError
@@ -45,6 +48,7 @@ def connect(
     ray = import_ray(wanted_by)
     if ray.is_initialized():
         return ray
+    _protect_token(create=address is None)
     start = functools.partial(ray.init, log_to_driver=False, logging_level=logging.ERROR)
     try:
         if address is None:
@@ -68,3 +72,18 @@ def connect(
         )
         raise ConfigError(sentence) from error
     return ray
+
+
+def _protect_token(*, create: bool) -> None:
+    """Keeps Ray's token from other users: Ray itself writes a file that all can read."""
+    if os.environ["RAY_AUTH_MODE"] != "token" or "RAY_AUTH_TOKEN" in os.environ:
+        return
+    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", Path.home() / ".ray" / "auth_token"))
+    with contextlib.suppress(OSError):  # Ray says what is wrong with a token that it cannot read
+        if create:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if create and not path.exists():
+            path.touch(mode=0o600, exist_ok=False)
+            path.write_text(secrets.token_hex(32))
+        if path.stat().st_mode & 0o077:
+            path.chmod(0o600)

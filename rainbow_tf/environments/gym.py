@@ -5,7 +5,6 @@ import inspect
 import os
 import re
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -17,11 +16,9 @@ from gymnasium.wrappers import TimeLimit
 
 from rainbow_tf.config import Config, ConfigError, hint
 from rainbow_tf.games import GAMES
-from rainbow_tf.process import import_module, one_line
+from rainbow_tf.process import named_object, one_line
 from rainbow_tf.types import EnvironmentSpec, StepOutput
 
-# Environments that were given as Python objects, by their names in the settings.
-given: dict[str, Callable[..., gymnasium.Env]] = {}
 _MINATAR_ACTIONS = ("NOOP", "LEFT", "UP", "RIGHT", "DOWN", "FIRE")
 # Names of actions as Gymnasium's documentation has them, by class.
 _ACTIONS = {
@@ -162,12 +159,8 @@ def _make_lanes(config: Config, num_envs: int, screens: bool) -> SyncVectorEnv:
 
 def _entry(environment: str) -> str | EnvSpec:
     """The id of a registered environment, or the entry of one that is a Python object."""
-    make = given.get(environment)
-    if make is None and ":" in environment:
-        name = environment.partition(":")[2]
-        module = import_module("environment", environment)
-        make = None if name in gymnasium.registry else getattr(module, name, None)
-    if make is None:
+    make = named_object("environment", environment) if ":" in environment else None
+    if make is None or environment.partition(":")[2] in gymnasium.registry:
         return environment
     parameters = inspect.signature(make).parameters
 

@@ -17,6 +17,7 @@ from rainbow_tf.evaluation.episodes import (
     play_budget,
 )
 from rainbow_tf.evaluation.statistics import protocol_name
+from rainbow_tf.files import record
 from rainbow_tf.runs.folder import is_evaluation_due
 from rainbow_tf.runs.store import Best, kept_best
 from rainbow_tf.runs.weights import write_best
@@ -49,13 +50,13 @@ class Evaluator:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restores what `state` returned."""
-        self.best = None if state["best"] is None else Best(*state["best"])
+        self.best = record(Best | None, state["best"])
         kept = kept_best(self.config.folder)
         # After falling back to an older checkpoint, `best/` may be newer and better.
         if kept is not None and (self.best is None or kept.score_mean > self.best.score_mean):
             self.best = kept
         self._kept = self.best
-        self._evaluated = state["evaluated"]
+        self._evaluated = record(int, state["evaluated"])
 
     def observe(self, frames: int) -> bool:
         """Evaluates if that is due; returns whether it did."""

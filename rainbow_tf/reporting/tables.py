@@ -4,8 +4,10 @@ import csv
 import functools
 import html
 import io
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+
+from rainbow_tf.process import printable
 
 Cell = str | int | float | None
 Row = dict[str, Cell]
@@ -18,6 +20,7 @@ _NONE = "–"  # noqa: RUF001
 _LATEX = str.maketrans({c: f"\\{c}" for c in "&%$#_{}"} | {_NONE: "--"})
 _LATEX |= str.maketrans({"\\": "\\textbackslash{}", "~": "\\textasciitilde{}"})
 _LATEX |= str.maketrans({"^": "\\textasciicircum{}"})
+_MARKDOWN = str.maketrans({"|": "\\|", "\\": "\\\\", "<": "&lt;"})
 
 
 @dataclass(frozen=True)
@@ -50,17 +53,17 @@ class Table:
 
     def markdown(self) -> str:
         """As Markdown."""
-        header, *rows = self._lines(lambda text: text.replace("|", "\\|"), "**{}**")
+        header, *rows = self._lines(_MARKDOWN, "**{}**")
         marks = ["---", *["---:"] * (len(header) - 1)]
         body = "\n".join("| " + " | ".join(line) + " |" for line in (header, marks, *rows))
-        return f"{self.caption}\n\n{body}\n"
+        return f"{printable(self.caption).translate(_MARKDOWN)}\n\n{body}\n"
 
     def latex(self) -> str:
         """As a LaTeX tabular for the booktabs package."""
-        lines = self._lines(lambda text: text.translate(_LATEX), "\\textbf{{{}}}")
+        lines = self._lines(_LATEX, "\\textbf{{{}}}")
         header, *rows = (" & ".join(line) + " \\\\\n" for line in lines)
         return (
-            f"% {self.caption}\n\\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}\n"
+            f"% {printable(self.caption)}\n\\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}\n"
             f"\\toprule\n{header}\\midrule\n{''.join(rows)}\\bottomrule\n\\end{{tabular}}\n"
         )
 
@@ -114,11 +117,11 @@ class Table:
         alone = {name: next(iter(cells)) for name, cells in found.items() if len(cells) == 1}
         return {name: cell for name, cell in alone.items() if isinstance(cell, str)}
 
-    def _lines(self, escape: Callable[[str], str], bold: str) -> Iterator[list[str]]:
+    def _lines(self, escapes: dict[int, str], bold: str) -> Iterator[list[str]]:
         """The header and the rows as texts; `bold` is the form of the best of a row."""
-        yield [escape(name) for name in self.header]
+        yield [printable(name).translate(escapes) for name in self.header]
         for cells in self._shown():
-            texts = ((escape(text), is_best) for text, is_best in cells.values())
+            texts = ((text.translate(escapes), is_best) for text, is_best in cells.values())
             yield [bold.format(text) if is_best else text for text, is_best in texts]
 
     def _shown(self) -> Iterator[dict[str, tuple[str, bool]]]:
@@ -134,4 +137,4 @@ class Table:
             return _NONE
         if isinstance(cell, float):
             return f"{cell:,.{self.digits}f}"
-        return cell if isinstance(cell, str) else f"{cell:,}"
+        return printable(cell) if isinstance(cell, str) else f"{cell:,}"

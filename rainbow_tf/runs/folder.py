@@ -2,16 +2,20 @@
 
 import dataclasses
 import json
+import math
+import os
 import tempfile
+from collections.abc import Collection
 from datetime import datetime
 from pathlib import Path
 
-import numpy as np
 from filelock import FileLock, Timeout
 
 from rainbow_tf.agent.schedules import has_passed
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.environments.base import make_spec
+from rainbow_tf.files import FileError, inside, read_json, reading
+from rainbow_tf.process import untrusted
 from rainbow_tf.runs.store import (
     CHECKPOINTS,
     Checkpoint,
@@ -23,6 +27,8 @@ from rainbow_tf.types import EnvironmentSpec
 
 _SETTINGS = "config.json"
 _SPEC = "environment.json"
+_MOST_VALUES = 1 << 28  # of observations, times actions
+MODULES = ("environment", "network")  # settings that can name a module
 
 
 class FolderBusyError(ConfigError):
@@ -32,7 +38,8 @@ class FolderBusyError(ConfigError):
 def check_folder(config: Config) -> None:
     """Refuses a folder that holds another run or cannot be written; changes nothing."""
     folder = config.folder
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    paths = (folder, *folder.absolute().parents)
+    nearest = next(path for path in paths if os.path.exists(path))
     if not nearest.is_dir():
         raise _unwritable(folder, f"{nearest} is a file")
     try:
@@ -44,12 +51,12 @@ def check_folder(config: Config) -> None:
             f"--restart cannot move {folder} aside; give --run_dir by name, from outside of it."
         )
     if resumes(config):
-        check_settings(read_config(folder), config)
+        check_settings(read_config(folder, again=MODULES), config)
 
 
 def is_run(folder: Path) -> bool:
     """Whether the folder holds a run."""
-    return (folder / _SETTINGS).exists()
+    return os.path.exists(folder / _SETTINGS)  # also False for a name that no disk takes
 
 
 def resumes(config: Config) -> bool:
@@ -71,32 +78,43 @@ def is_evaluation_due(config: Config, evaluated: int, frames: int) -> bool:
     return is_last or has_passed(config.eval_period_frames, evaluated, frames)
 
 
-def read_config(run_dir: Path) -> Config:
-    """The settings of the run in this folder."""
+def read_config(run_dir: Path, *, again: Collection[str] = ()) -> Config:
+    """The settings of the run in this folder.
+
+    Those in `again` were given by the user too. Code that others name is not trusted: importing it
+    would run what the folder's author chose.
+    """
     path = run_dir / _SETTINGS
+    if not is_run(run_dir):
+        raise ConfigError(f"--run_dir={run_dir} is not a run folder: it has no {_SETTINGS}.")
     try:
-        config = Config.from_json(path.read_text())
-    except OSError as error:
+        config = Config.from_dict(read_json(path))
+    except ConfigError as error:
         raise ConfigError(
-            f"--run_dir={run_dir} is not a run folder: {path} cannot be read ({error.strerror})."
-        ) from error
-    except (ValueError, TypeError) as error:
-        raise ConfigError(
-            f"{path} has no settings that this version reads ({error}); give another --run_dir, or "
-            "--restart in training, which moves the run aside."
+            f"{run_dir} has no settings that this version reads ({error}); give another --run_dir, "
+            "or --restart in training, which moves the run aside."
         ) from error
     # The folder may have been moved, and a restart is over.
-    return dataclasses.replace(config, run_dir=str(run_dir), restart=False)
+    config = dataclasses.replace(config, run_dir=str(run_dir), restart=False)
+    untrusted.update(getattr(config, name) for name in MODULES if name not in again)
+    return config
 
 
 def environment_spec(config: Config) -> EnvironmentSpec:
     """The spec in the run folder, or that of a new environment."""
-    try:
-        fields = json.loads((config.folder / _SPEC).read_text())
-        fields |= {name: tuple(fields[name]) for name in ("frame_shape", "action_meanings")}
-        return EnvironmentSpec(**{**fields, "frame_dtype": np.dtype(fields["frame_dtype"])})
-    except (OSError, ValueError, TypeError, KeyError):
+    path = config.folder / _SPEC
+    if not path.exists():
         return make_spec(config)
+    try:
+        with reading(path):
+            spec = read_json(path, EnvironmentSpec)
+            sizes = (*spec.frame_shape, spec.num_actions)
+            is_small = min(sizes) > 0 and math.prod(sizes) * config.stack <= _MOST_VALUES
+            if not (is_small and spec.frame_shape and spec.frame_stack == config.stack):
+                raise ValueError(f"observations of {spec.frame_shape} are not expected")
+            return spec
+    except FileError as error:
+        raise ConfigError(f"{error}; delete it to ask the environment instead.") from error
 
 
 def check_settings(old: Config, new: Config) -> None:
@@ -143,7 +161,11 @@ class RunFolder:
             return
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            for path in self.path.iterdir():
+                inside(self.path, path.name)
             self._lock.acquire()
+        except FileError as error:
+            raise _unwritable(self.path, str(error)) from error
         except Timeout as error:
             raise FolderBusyError(
                 f"Another process trains in {self.path}; wait for it, stop it, or give another "
@@ -182,7 +204,8 @@ class RunFolder:
                     "resume it, or give another --run_dir."
                 )
             elif resumes(config):
-                old = dataclasses.replace(read_config(self.path), run_dir=config.run_dir)
+                old = read_config(self.path, again=MODULES)
+                old = dataclasses.replace(old, run_dir=config.run_dir)
                 for name in changed_settings(old, config):
                     new, before = getattr(config, name), getattr(old, name)
                     print(f"Changed on resume: --{name}={new} (was {before}).")

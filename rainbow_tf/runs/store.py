@@ -8,16 +8,20 @@ checkpoint does not exist. No file can run code.
 import contextlib
 import json
 import os
+import re
 import shutil
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import lz4.frame
 import numpy as np
 
+from rainbow_tf import files
 from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.files import FileError, record
+from rainbow_tf.process import one_line
 from rainbow_tf.types import Counters
 
 CHECKPOINTS = "checkpoints"  # in the run folder
@@ -55,31 +59,48 @@ class Checkpoint(NamedTuple):
     files: dict[str, StoredFile]
     state: dict[str, Any]  # JSON; `training.checkpoint` writes it, the properties read it
 
+    @contextlib.contextmanager
+    def checked(self) -> Iterator[None]:
+        """Names the checkpoint in the error that wrong content raises."""
+        try:
+            yield
+        except CheckpointError:
+            raise
+        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+            raise CheckpointError(
+                f"Checkpoint {self.number} cannot be used ({one_line(error)}); give --restart, or "
+                "delete its folder to use an older one."
+            ) from error
+
     @property
     def frames(self) -> int:
         """Frames that the run had been trained for."""
-        return self.state["frames"]
+        with self.checked():
+            return record(int, self.state["frames"])
 
     @property
     def counters(self) -> Counters:
         """Agent steps and updates of the run."""
-        return Counters(*self.state["counters"])
+        with self.checked():
+            return record(Counters, self.state["counters"])
 
     @property
     def config(self) -> Config:
         """The settings of the run."""
-        return Config.from_dict(self.state["config"])
+        with self.checked():
+            return Config.from_dict(record(dict[str, Any], self.state["config"]))
 
     @property
     def best(self) -> Best | None:
         """The best evaluation so far."""
-        best = self.state["evaluator"]["best"]
-        return None if best is None else Best(*best)
+        with self.checked():
+            return record(Best | None, self.state["evaluator"]["best"])
 
     @property
     def evaluated(self) -> int:
         """Frames of the last evaluation."""
-        return self.state["evaluator"]["evaluated"]
+        with self.checked():
+            return record(int, self.state["evaluator"]["evaluated"])
 
 
 class CheckpointStore:
@@ -118,48 +139,42 @@ class CheckpointStore:
 
     def _manifest(self, number: int) -> Checkpoint:
         path = self._path(number) / _MANIFEST
-        try:
-            content = json.loads(path.read_text())
-            body = content["body"]
+        with _checking(number, path):
+            content = files.read_json(path)
+            body = record(dict[str, Any], content["body"])
             if content["crc32"] != _body_checksum(body):
                 raise ValueError("its checksum differs")
             if body["format"] != _FORMAT:
-                raise ValueError(f"it has format {body['format']}, this version reads {_FORMAT}")
+                raise ValueError(
+                    f"it has format {body['format']!r:.60}, this version reads {_FORMAT}"
+                )
             if body["number"] != number:
-                raise ValueError(f"it is the manifest of checkpoint {body['number']}")
-            files = {name: StoredFile(*file) for name, file in body["files"].items()}
-            return Checkpoint(number, files, body["state"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"Checkpoint {number} is damaged: {path}: {error}") from error
+                raise ValueError(f"it is the manifest of checkpoint {body['number']!r:.60}")
+            stored = record(dict[str, StoredFile], body["files"])
+            return Checkpoint(number, stored, record(dict[str, Any], body["state"]))
 
     def _check(self, number: int, file: StoredFile) -> None:
         path = self.folder / file.path
-        try:
-            with path.open("rb") as stream:
-                size = checksum = 0
+        with _checking(number, path):
+            size = checksum = 0
+            with files.open_file(files.inside(self.folder, file.path)) as stream:
                 while data := stream.read(_READ_BYTES):
                     size += len(data)
                     checksum = zlib.crc32(data, checksum)
-        except OSError as error:
-            raise CheckpointError(
-                f"Checkpoint {number} is damaged: {path}: {error.strerror}"
-            ) from error
-        if size != file.size:
-            raise CheckpointError(
-                f"Checkpoint {number} is damaged: {path} has {size} bytes of {file.size}"
-            )
-        if checksum != file.crc32:
-            raise CheckpointError(f"Checkpoint {number} is damaged: {path} changed on disk")
+            if size != file.size:
+                raise ValueError(f"it has {size} bytes of {file.size}")
+            if checksum != file.crc32:
+                raise ValueError("it changed on disk")
 
     def read(self, file: StoredFile) -> dict[str, np.ndarray]:
         """The arrays of a file."""
-        path = self.folder / file.path
-        try:
-            with lz4.frame.open(path) as stream:
-                names = json.loads(stream.readline())
-                return {name: np.lib.format.read_array(stream) for name in names}
-        except (OSError, RuntimeError, EOFError, ValueError) as error:
-            raise CheckpointError(f"{path} cannot be read: {error}") from error
+        found, most = {}, files.MOST_BYTES
+        with files.open_file(files.inside(self.folder, file.path)) as raw:
+            stream = lz4.frame.open(raw)
+            for name in files.parse_json(stream.readline(_READ_BYTES).decode(), list[str]):
+                found[name] = files.read_array(stream, most)
+                most -= found[name].nbytes
+        return found
 
     def write(
         self,
@@ -233,10 +248,11 @@ class CheckpointStore:
                 manifest.rename(manifest.with_suffix(".damaged"))
 
     def _folders(self) -> list[int]:
-        """Numbers of all checkpoint folders, oldest first."""
-        names = (path.name for path in self.folder.glob("[0-9]*") if path.is_dir())
-        numbers = [int(name) for name in names if name.isdigit()]
-        return sorted(number for number in numbers if self._path(number).is_dir())
+        """Numbers of all checkpoint folders, oldest first; a link could lead out of the run."""
+        folders = (p for p in self.folder.glob("[0-9]*") if p.is_dir() and not p.is_symlink())
+        return sorted(
+            int(p.name) for p in folders if re.fullmatch("[0-9]{6}|[1-9][0-9]{6,8}", p.name)
+        )
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06d}"
@@ -244,17 +260,27 @@ class CheckpointStore:
 
 def kept_best(run_dir: Path) -> Best | None:
     """The evaluation whose weights are in `best/`."""
-    try:
-        return Best(**json.loads((run_dir / BEST_SCORE).read_text()))
-    except (OSError, ValueError, TypeError):
-        return None
+    with contextlib.suppress(FileError):
+        return files.read_json(run_dir / BEST_SCORE, Best)
+    return None
+
+
+def has_best(run_dir: Path) -> bool:
+    """Whether there are best weights; prints why not."""
+    is_there = kept_best(run_dir) is not None
+    if not is_there:
+        is_damaged = os.path.exists(run_dir / BEST_SCORE)
+        reason = f"{BEST_SCORE} is damaged" if is_damaged else "the run was not evaluated"
+        print(f"There are no best weights, because {reason}; using the latest.")
+    return is_there
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Replaces a file completely, or leaves the old one."""
     aside = path.with_name(f".{path.name}.part")
     try:
-        with aside.open("wb") as stream:
+        aside.unlink(missing_ok=True)
+        with aside.open("xb") as stream:  # never through a link
             write(stream)
             stream.flush()
             os.fsync(stream.fileno())
@@ -270,6 +296,16 @@ def _sync(folder: Path) -> None:
         descriptor = os.open(folder, os.O_RDONLY)
         os.fsync(descriptor)
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _checking(number: int, path: Path) -> Iterator[None]:
+    """Names the checkpoint and the file in the error that reading it raises."""
+    try:
+        with files.reading(path):
+            yield
+    except FileError as error:
+        raise CheckpointError(f"Checkpoint {number} is damaged: {error}") from error
 
 
 def _body_checksum(body: dict) -> int:

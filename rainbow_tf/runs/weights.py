@@ -2,7 +2,7 @@
 
 import io
 import json
-import zipfile
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from rainbow_tf.agent.actor import Actor
 from rainbow_tf.agent.networks import Network, make_network, make_support
 from rainbow_tf.baselines import a3c
 from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.files import parse_json, read_npz
 from rainbow_tf.runs.folder import environment_spec
 from rainbow_tf.runs.store import (
     BEST_SCORE,
@@ -68,28 +69,18 @@ def write_best(folder: Path, network: Network, best: Best) -> None:
 
 def restore_best(run_dir: Path, network: Network) -> Best:
     """Loads the weights of a run's best evaluation into a network."""
-    try:
-        with (run_dir / _BEST_WEIGHTS).open("rb") as file:
-            arrays = dict(np.load(file, allow_pickle=False))
-        best = Best(**json.loads(str(arrays.pop("score"))))
-        assign(named("online", network.variables), arrays)
-    except FileNotFoundError as error:
+    path = run_dir / _BEST_WEIGHTS
+    if not os.path.exists(path):
         raise ConfigError(
             f"{run_dir} has no best weights, because it has no evaluation yet; give "
             "--snapshot=latest or another --run_dir."
-        ) from error
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        KeyError,
-        EOFError,
-        RuntimeError,
-        zipfile.BadZipFile,
-    ) as error:
-        raise ConfigError(
-            f"{run_dir / _BEST_WEIGHTS} cannot be used ({error}); give --snapshot=latest."
-        ) from error
+        )
+    try:
+        arrays = read_npz(path)
+        best = parse_json(str(arrays.pop("score", "")), Best)
+        assign(named("online", network.variables), arrays)
+    except ValueError as error:
+        raise ConfigError(f"{path} cannot be used ({error}); give --snapshot=latest.") from error
     return best
 
 
@@ -107,8 +98,11 @@ def restore_online(run_dir: Path, network: Network, number: int | None = None) -
         else:
             checkpoint = store.open(number)
         if checkpoint is not None:
-            arrays = store.read(checkpoint.files[AGENT_FILE])
-            assign(named("online", network.variables), arrays)
+            variables = named("online", network.variables)
+            with checkpoint.checked():
+                assign(variables, store.read(checkpoint.files[AGENT_FILE]))
+            for problem in problems:
+                print(f"{problem}; using checkpoint {checkpoint.number} instead.")
             return checkpoint.frames
     except CheckpointError as error:
         problems = [str(error)]
@@ -145,10 +139,19 @@ def load_network(
 ) -> tuple[Network, int, Best | None]:
     """The run's network, its training frames, and its evaluation if it is the best one."""
     network = make_network(config, environment_spec(config), seed=config.seed, name="online")
-    if is_best:
-        best = restore_best(config.folder, network)
-        return network, best.frames, best
-    return network, restore_online(config.folder, network, checkpoint), None
+    best = restore_best(config.folder, network) if is_best else None
+    frames = restore_online(config.folder, network, checkpoint) if best is None else best.frames
+    check_finite(network)
+    return network, frames, best
+
+
+def check_finite(network: Network) -> None:
+    """Refuses weights of a diverged run: whatever they choose means nothing."""
+    if not all(np.isfinite(variable.numpy()).all() for variable in network.variables):
+        raise ConfigError(
+            "The weights hold NaN or infinite numbers, because training diverged; give another "
+            "--snapshot, --checkpoint or --run_dir."
+        )
 
 
 def load_policy(

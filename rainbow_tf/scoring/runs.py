@@ -1,7 +1,6 @@
 """Reads run folders: the files that training and evaluation write."""
 
 import csv
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.files import read_bytes, read_json, record
 
 EVALUATED = "evaluate"
 # Training returns are read only for curves with fewer evaluations than this: a long run has a
@@ -73,11 +73,17 @@ class Run:
         return int(self.curve.frames[-1]) if len(self.curve.frames) else 0
 
 
-def read_runs(folder: Path) -> list[Run]:
-    """Every run at or below a folder, except those that --restart moved aside."""
-    if not folder.is_dir():
-        raise ConfigError(f"--runs={folder} is not a folder; give one that holds run folders.")
-    runs = [_read_run(path) for path in _run_folders(folder)]
+def read_runs(folder: Path, skip: Callable[[ConfigError], object] = print) -> list[Run]:
+    """Every run at or below a folder; those that cannot be read are told to `skip`."""
+    runs, problem = [], None
+    for path in run_folders(folder):
+        try:
+            runs.append(_read_run(path))
+        except ConfigError as error:
+            problem = problem or error
+            skip(error)
+    if not runs and problem is not None:
+        raise problem
     if not runs:
         raise ConfigError(
             f"--runs={folder} holds no run, which is a folder with config.json and train.csv or "
@@ -95,9 +101,17 @@ def read_runs(folder: Path) -> list[Run]:
     return runs
 
 
-def _run_folders(folder: Path) -> Iterator[Path]:
+def run_folders(folder: Path) -> Iterator[Path]:
+    """The run folders at or below a folder, except those that --restart moved aside."""
+    if not folder.is_dir():
+        raise ConfigError(f"--runs={folder} is not a folder; give one that holds run folders.")
+    seen = set()
     for path, folders, files in os.walk(folder, followlinks=True):
         folders[:] = sorted(name for name in folders if not _MOVED_ASIDE.search(name))
+        if (real := os.path.realpath(path)) in seen:  # a link to a folder above would never end
+            folders.clear()
+            continue
+        seen.add(real)
         if "config.json" in files and ("eval.csv" in files or "train.csv" in files):
             folders.clear()
             yield Path(path)
@@ -106,13 +120,13 @@ def _run_folders(folder: Path) -> Iterator[Path]:
 def _read_run(folder: Path) -> Run:
     path = folder / "config.json"
     try:
-        config = Config.from_json(path.read_text())
-    except (OSError, ValueError, TypeError) as error:
+        config = Config.from_dict(read_json(path))
+    except ConfigError as error:
         raise ConfigError(
             f"{path} cannot be used ({error}); fix it, or move its folder out of --runs."
         ) from error
     path = folder / "eval.csv"
-    kinds = {"frames": int, "score_mean": float, "protocol": str}
+    kinds: dict[str, Callable] = {"frames": _number, "score_mean": _number, "protocol": _label}
     frames, scores, protocols = _columns(path, kinds)
     if len(set(protocols)) > 1:
         raise ConfigError(
@@ -121,7 +135,7 @@ def _read_run(folder: Path) -> Run:
         )
     points, returns = np.empty(0), np.empty(0)
     if len(frames) < _MANY_EVALUATIONS:
-        columns = _columns(folder / "train.csv", {"frames": int, "return_mean_100": _optional})
+        columns = _columns(folder / "train.csv", {"frames": _number, "return_mean_100": _optional})
         points, returns = np.array(columns, dtype=float)
     known = ~np.isnan(returns)
     protocol = f"{config.protocol}/noop" if config.game is not None else "gymnasium"
@@ -133,19 +147,31 @@ def _read_run(folder: Path) -> Run:
     return Run(folder, config, config.agent, curve, training, tuple(map(_read_evaluation, paths)))
 
 
+class _Summary(NamedTuple):
+    """What the report takes from summary.json."""
+
+    protocol: str
+    score_mean: float
+    episodes: int
+    starts_origin: str | None = None
+    snapshot: str = "best"
+    eval_epsilon: float = 0.0
+
+
 def _read_evaluation(path: Path) -> Evaluation:
     try:
-        summary = json.loads(path.read_text())
-        protocol, score = str(summary["protocol"]), float(summary["score_mean"])
-        episodes, origin = int(summary["episodes"]), summary.get("starts_origin")
-        conditions = f"{episodes:,} episodes, {summary.get('snapshot', 'best')} weights"
-        if summary.get("eval_epsilon"):
-            conditions += f", epsilon {float(summary['eval_epsilon']):g}"
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        summary = read_json(path, _Summary)
+        for text in (summary.protocol, summary.starts_origin or "", summary.snapshot):
+            _label(text)
+    except ValueError as error:
         raise ConfigError(
-            f"{path} is not a summary of an evaluation ({error!r}); run "
-            "python -m rainbow_tf.evaluate again, or delete its folder."
+            f"No summary of an evaluation: {error}; run python -m rainbow_tf.evaluate again, or "
+            "delete its folder."
         ) from error
+    protocol, origin = summary.protocol, summary.starts_origin
+    conditions = f"{summary.episodes:,} episodes, {summary.snapshot} weights"
+    if summary.eval_epsilon:
+        conditions += f", epsilon {summary.eval_epsilon:g}"
     starts = protocol.split("/")[-1]
     if starts != "noop" and origin not in (None, starts):
         raise ConfigError(
@@ -157,11 +183,21 @@ def _read_evaluation(path: Path) -> Evaluation:
     scores, *checks = np.array(columns, dtype=float)
     known = ~np.isnan(checks[:2]).any(axis=0)
     checks = [column[known] for column in checks]
-    return Evaluation(protocol, score, EVALUATED, conditions, scores, *checks)
+    return Evaluation(protocol, summary.score_mean, EVALUATED, conditions, scores, *checks)
+
+
+def _label(text: str) -> str:
+    if len(text) > 60 or not text.isprintable():
+        raise ValueError(f"{text!r:.60} is not a name")
+    return text
+
+
+def _number(text: str) -> float:
+    return record(float, float(text))
 
 
 def _optional(text: str) -> float:
-    return float(text or "nan")
+    return _number(text) if text else np.nan
 
 
 def _columns(path: Path, kinds: Mapping[str, Callable[[str], Any]]) -> list[list]:
@@ -172,13 +208,12 @@ def _columns(path: Path, kinds: Mapping[str, Callable[[str], Any]]) -> list[list
     if path.name == "scores.csv":
         way_out = "run python -m rainbow_tf.evaluate again"
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read ({error}).") from error
+        text = read_bytes(path).decode()
+        header, *rows = csv.reader(text.splitlines())
+    except (ValueError, csv.Error) as error:
+        raise ConfigError(f"{path} cannot be used ({error}); {way_out}.") from error
     if not text.endswith("\n"):
-        last = text.count("\n") + 1
-        raise ConfigError(f"{path} is cut off in line {last}; {way_out}.")
-    header, *rows = csv.reader(text.splitlines())
+        raise ConfigError(f"{path} is cut off in line {len(rows) + 1}; {way_out}.")
     missing = [name for name in kinds if name not in header]
     if missing:
         raise ConfigError(
@@ -195,6 +230,8 @@ def _columns(path: Path, kinds: Mapping[str, Callable[[str], Any]]) -> list[list
             try:
                 columns[name].append(read(cells[name]))
             except ValueError as error:
-                found = f"{cells[name]!r} for {name}"
+                found = f"{cells[name]!r:.60} for {name}"
                 raise ConfigError(f"{path} has {found} in line {number}; {way_out}.") from error
+    if np.any(np.diff(columns.get("frames", [])) <= 0):
+        raise ConfigError(f"{path} has frames that do not rise; {way_out}.")
     return list(columns.values())

@@ -16,10 +16,11 @@ import ale_py
 import numpy as np
 
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.games import GAMES
+from rainbow_tf.files import read_json, record
 from rainbow_tf.starts.emulator import Emulator, rom_checksum
 
 ORIGINS = ("human", "policy", "random")
+MOST_FRAMES = 1_000_000  # of a trajectory: four hours and a half
 INITIAL_SHARE = 0.5  # of a trajectory; near its end the game may be almost lost
 _FORMAT = 1
 _LETTERS = string.ascii_lowercase[:18]  # for ALE's actions 0 to 17
@@ -106,38 +107,35 @@ def text_of(settings: RecorderSettings, trajectories: Sequence[Trajectory]) -> s
 def read(path: Path) -> StartFile:
     """Reads and validates a start file; nothing in it can run code."""
     try:
-        content = json.loads(path.read_text())
-    except OSError as error:
-        raise _unusable(path, f"it cannot be read ({error.strerror})") from error
+        content = read_json(path)
+        body = record(dict[str, Any], content.get("body"))
     except ValueError as error:
-        raise _unusable(path, "it is not JSON") from error
-    if not isinstance(content, dict) or not isinstance(content.get("body"), dict):
-        raise _unusable(path, "it is not a start file")
-    body = content["body"]
+        raise _unusable(path, f"it is not a start file ({error})") from error
     if body.get("format") != _FORMAT:
-        raise _unusable(path, f"it has format {body.get('format')}, this version reads {_FORMAT}")
+        raise _unusable(
+            path, f"it has format {body.get('format')!r:.60}, this version reads {_FORMAT}"
+        )
     if content.get("sha256") != _checksum(body):
         raise _unusable(path, "it was changed after recording: its checksum differs")
     try:
-        settings = RecorderSettings(**body["settings"])
-        seed, repeat = settings.seed, settings.action_repeat
-        if settings.game not in GAMES or not (isinstance(seed, int) and isinstance(repeat, int)):
-            raise ValueError("its game is unknown, or its seed or action_repeat is not an integer")
-        if not 0 <= seed < 2**31 or repeat < 1:
-            raise ValueError("its seed or action_repeat is out of range")
-        trajectories = [_trajectory(settings, fields) for fields in body["trajectories"]]
-    except (KeyError, TypeError, ValueError) as error:
+        settings = record(RecorderSettings, body["settings"])
+        Config(game=settings.game, seed=settings.seed, action_repeat=settings.action_repeat)
+        stored = record(list[dict[str, Any]], body["trajectories"])
+        trajectories = [_trajectory(settings, fields) for fields in stored]
+    except (KeyError, ValueError) as error:
         raise _unusable(path, f"it is incomplete: {error}") from error
     return StartFile(path, settings, trajectories)
 
 
 def _trajectory(settings: RecorderSettings, fields: dict[str, Any]) -> Trajectory:
     if fields["origin"] not in ORIGINS:
-        raise ValueError(f"the origin {fields['origin']} is unknown")
-    actions = tuple(_LETTERS.index(letter) for letter in fields["actions"])
-    checksums = tuple(fields["checksums"])
+        raise ValueError(f"the origin {fields['origin']!r:.60} is unknown")
+    actions = tuple(_LETTERS.index(letter) for letter in record(str, fields["actions"]))
+    checksums = record(tuple[str, ...], fields["checksums"])
     if not actions or len(checksums) != len(settings.marks(len(actions))):
         raise ValueError("checksums are missing")
+    if len(actions) * settings.action_repeat > MOST_FRAMES:
+        raise ValueError(f"a trajectory has more than {MOST_FRAMES:,} frames")
     return Trajectory(fields["origin"], actions, checksums)
 
 

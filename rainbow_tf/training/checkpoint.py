@@ -38,8 +38,9 @@ class Checkpointer:
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Continues from a checkpoint whose parts are already restored."""
-        self.metrics.restore(checkpoint.state["metrics"])
-        self.evaluator.restore(checkpoint.state["evaluator"])
+        with checkpoint.checked():
+            self.metrics.restore(checkpoint.state["metrics"])
+            self.evaluator.restore(checkpoint.state["evaluator"])
         self._chunks = {
             name: file
             for name, file in checkpoint.files.items()
@@ -101,9 +102,10 @@ class Checkpointer:
 
 def restore(parts: AnyParts, store: CheckpointStore, checkpoint: Checkpoint) -> None:
     """Restores the parts to the last bit; only the environment starts fresh episodes."""
-    assign(agent_variables(parts), store.read(checkpoint.files[AGENT_FILE]))
-    for name, rng in parts.generators.items():
-        rng.bit_generator.state = checkpoint.state["generators"][name]
+    with checkpoint.checked():
+        assign(agent_variables(parts), store.read(checkpoint.files[AGENT_FILE]))
+        for name, rng in parts.generators.items():
+            rng.bit_generator.state = checkpoint.state["generators"][name]
     if parts.replay is not None:
         restore_replay(parts.replay, store, checkpoint)
         parts.replay.forget_changes()
@@ -111,11 +113,12 @@ def restore(parts: AnyParts, store: CheckpointStore, checkpoint: Checkpoint) -> 
 
 def restore_replay(replay: Restorable, store: CheckpointStore, checkpoint: Checkpoint) -> None:
     """Fills a replay or a shard of one; its chunks count as changed."""
-    state = store.read(checkpoint.files[_REPLAY])
-    check_alike(replay.state(), state)
-    replay.restore(state)
-    for number in replay.written_chunks():
-        replay.restore_chunk(number, store.read(checkpoint.files[_chunk_name(number)]))
+    with checkpoint.checked():
+        state = store.read(checkpoint.files[_REPLAY])
+        check_alike(replay.state(), state)
+        replay.restore(state)
+        for number in replay.written_chunks():
+            replay.restore_chunk(number, store.read(checkpoint.files[_chunk_name(number)]))
 
 
 def disk_bytes(config: Config, spec: EnvironmentSpec, num_parameters: int) -> int:

@@ -20,6 +20,7 @@ from rainbow_tf.agent.schedules import has_passed
 from rainbow_tf.config import Config
 from rainbow_tf.evaluation.episodes import EvaluatedEpisode
 from rainbow_tf.evaluation.statistics import protocol_name, score_summary
+from rainbow_tf.files import read_bytes, record
 from rainbow_tf.runs.store import write_atomically
 from rainbow_tf.training.tracking import start_wandb
 from rainbow_tf.types import Episode, ReplayLike, Tick
@@ -66,10 +67,11 @@ def _rows_until(path: Path, columns: tuple[str, ...], frames: int) -> bytes:
     """The header, and the rows up to this many frames."""
     kept = [_csv_line(columns)]
     if path.exists():
-        for line in path.read_bytes().splitlines(keepends=True):
+        for line in read_bytes(path).splitlines(keepends=True):
             count = line.split(b",", 1)[0]
-            # A line without a line end was cut off by a kill.
-            if count.isdigit() and int(count) <= frames and line.endswith(b"\n"):
+            # A line without a line end was cut off by a kill; no number has so many digits.
+            is_row = count.isdigit() and len(count) < 20 and line.endswith(b"\n")
+            if is_row and int(count) <= frames:
                 kept.append(line)
     return b"".join(kept)
 
@@ -132,9 +134,9 @@ class Metrics:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restores what `state` returned."""
-        self._episodes = state["episodes"]
-        self.recent.extend(Episode(*episode) for episode in state["recent"])
-        self._sums[:] = state["sums"]
+        self._episodes = record(int, state["episodes"])
+        self.recent.extend(record(list[Episode], state["recent"]))
+        self._sums[:] = record(list[float], state["sums"])
 
     def observe(self, tick: Tick) -> None:
         """Adds a tick; writes a row when a period has passed."""

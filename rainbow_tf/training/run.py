@@ -104,8 +104,8 @@ class Run:
             say=say,
         )
         if checkpoint is not None:
-            self._folder.store.discard_newer(checkpoint.number)
             self._checkpointer.resume(checkpoint)
+            self._folder.store.discard_newer(checkpoint.number)
 
     def ticks(self) -> Iterator[Tick]:
         """Trains; yields every tick after it was logged, evaluated and saved where that is due."""

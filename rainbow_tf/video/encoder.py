@@ -142,6 +142,7 @@ def video(path: Path, *, frames_per_second: int) -> Iterator[Mp4 | Gif]:
     aside = path.with_name(f".{path.stem}.part{path.suffix}")
     try:
         aside.parent.mkdir(parents=True, exist_ok=True)
+        aside.unlink(missing_ok=True)  # a link there would lead elsewhere
         if path.suffix == ".mp4":
             with Mp4(aside, frames_per_second=frames_per_second) as mp4:
                 yield mp4

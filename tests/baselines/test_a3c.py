@@ -591,7 +591,7 @@ def test_settings_that_a3c_implies():
     assert config.agent == "a3c"
     parts = ("double", "prioritized", "dueling", "distributional", "noisy")
     assert not any(getattr(config, name) for name in parts)
-    assert Config.from_json(config.to_json()) == config
+    assert Config.from_dict(json.loads(config.to_json())) == config
 
 
 def test_network_size_of_the_paper():

@@ -7,6 +7,7 @@ import csv
 import dataclasses
 import io
 import ipaddress
+import json
 import os
 import signal
 import subprocess
@@ -616,7 +617,7 @@ def run_sweep(run_command, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--games=qbert", "--cpus_per_run=0"], ["--cpus_per_run=0", "a positive integer"]),
+        (["--games=qbert", "--cpus_per_run=0"], ["--cpus_per_run=0", "range [1, 1024]"]),
         (["--games=qbert", "--n_step=0"], ["--n_step=0"]),
         (["--games=CartPole-v9"], ["CartPole-v9"]),
         (["--games=qbert", "--preset=minatar"], ["--game=qbert", "MinAtar/Breakout-v1"]),
@@ -773,7 +774,7 @@ def wait_for(condition, process, seconds=180):
 
 def assert_whole(folder, frames):
     """The run is finished, and its CSV files have every row once and in order."""
-    config = Config.from_json((folder / "config.json").read_text())
+    config = Config.from_dict(json.loads((folder / "config.json").read_text()))
     checkpoint, problems = CheckpointStore(folder / CHECKPOINTS).newest_whole()
     assert problems == []
     assert is_finished(config, checkpoint)

@@ -48,6 +48,19 @@ def test_cells_of_a_table_too_wide_for_a_phone_name_their_column():
     assert "data-label" not in table([{"game": "pong", "a": 1}]).html()
 
 
+def test_texts_cannot_leave_their_cell():
+    text = "a|b\\c<i>\n\n\x1b[2J\u202ed"
+    found = Table(f"A {text}", [{"agent": text, text: 1}])
+    marked = "a\\|b\\\\c&lt;i> ?[2J?d"
+    assert found.markdown().splitlines()[0] == f"A {marked}"
+    assert found.markdown().splitlines()[2] == f"| agent | {marked} |"
+    assert len(found.markdown().splitlines()) == 5
+    lines = found.latex().splitlines()
+    assert lines[0].startswith("% A a|b")
+    assert lines[5] == "a|b\\textbackslash{}c<i> ?[2J?d & 1 \\\\"
+    assert len(lines) == 8
+
+
 def test_a_long_integer_has_commas_but_in_csv():
     found = table([{"agent": "rainbow", "episodes": 2600}])
     assert "| rainbow | 2,600 |" in found.markdown()

@@ -11,7 +11,8 @@ import lz4.frame
 import numpy as np
 import pytest
 
-from rainbow_tf.runs.store import CheckpointError, CheckpointStore, write_atomically
+from rainbow_tf.files import FileError
+from rainbow_tf.runs.store import CheckpointStore, write_atomically
 
 ARRAYS = {
     "frames": np.arange(2 * 84 * 84, dtype=np.uint8).reshape(2, 84, 84),
@@ -281,7 +282,7 @@ def test_nothing_that_could_run_code_is_written_or_read(tmp_path):
     with lz4.frame.open(tmp_path / checkpoint.files["a"].path, "wb") as stream:
         stream.write(b'["a"]\n')
         np.lib.format.write_array(stream, objects["a"], allow_pickle=True)
-    with pytest.raises(CheckpointError, match="allow_pickle"):
+    with pytest.raises(FileError, match="object is not expected"):
         store.read(checkpoint.files["a"])
 
 
@@ -297,3 +298,11 @@ def test_an_atomic_write_that_fails_leaves_what_was_there(tmp_path):
         write_atomically(path, fail)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path], "half a file takes space on a full disk"
+
+
+def test_an_atomic_write_does_not_follow_a_link(tmp_path):
+    (tmp_path / "outside").write_text("mine")
+    (tmp_path / ".file.part").symlink_to(tmp_path / "outside")
+    write_atomically(tmp_path / "file", lambda stream: stream.write(b"new"))
+    assert (tmp_path / "outside").read_text() == "mine"
+    assert (tmp_path / "file").read_text() == "new"

@@ -123,6 +123,34 @@ def test_a_cell_that_is_no_number_is_named(tmp_path):
     assert "'one' for score_mean in line 2" in one_sentence(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("1000000,10,1,", "1000000,10,inf,", "'inf' for score_mean in line 2"),
+        ("1000000,10,1,", "1000000,10,1e308,", "'1e308' for score_mean in line 2"),
+        ("1000000,10,1,", f"1{'0' * 5000},10,1,", "for frames in line 2"),
+        ("1000000,10,1,", f"1{'0' * 30},10,1,", "for frames in line 2"),
+        ("1000000,10,1,", "9000000,10,1,", "frames that do not rise"),
+        ("paper/noop", "paper/\x1bnoop", "for protocol in line 2"),
+        ("1000000,10,1,", f"{chr(0) * 200_000}\n", "field larger than field limit"),
+    ],
+)
+def test_numbers_that_cannot_be_are_named(tmp_path, old, new, said):
+    path = write_run(tmp_path / "run", [1.0, 2.0]) / "eval.csv"
+    path.write_text(path.read_text().replace(old, new, 1))
+    message = one_sentence(tmp_path)
+    assert said in message
+    assert len(message) < 400
+
+
+def test_a_bad_run_is_told_and_left_out(tmp_path, capsys):
+    write_run(tmp_path / "good", [1.0])
+    path = write_run(tmp_path / "bad", [2.0], seed=2) / "config.json"
+    path.write_text("[" * 100_000)
+    assert [run.folder.name for run in read_runs(tmp_path)] == ["good"]
+    assert f"{path} cannot be used" in capsys.readouterr().out
+
+
 def test_empty_csv_is_named(tmp_path):
     path = write_run(tmp_path / "run", [1.0]) / "eval.csv"
     path.write_text("")

@@ -294,8 +294,9 @@ def test_other_environments_and_empty_files_are_rejected(breakout):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", "not JSON"),
-        ('{"body": {"form', "not JSON"),
+        ("", "not a start file"),
+        ('{"body": {"form', "not a start file"),
+        ("[" * 100_000, "nested too deeply"),
         ("[1, 2]", "not a start file"),
         ('{"body": 3}', "not a start file"),
         ('{"body": {"format": 2}}', "format 2"),
@@ -313,9 +314,9 @@ def test_files_that_are_not_start_files(tmp_path, text, expected):
 def test_binary_and_missing_files(tmp_path):
     path = tmp_path / "starts.json"
     path.write_bytes(b"\x80\x04\x95\xff")
-    with pytest.raises(ConfigError, match="not JSON"):
+    with pytest.raises(ConfigError, match="not a start file"):
         starts.read(path)
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="No such file"):
         starts.read(tmp_path / "none.json")
 
 
@@ -324,7 +325,12 @@ def test_binary_and_missing_files(tmp_path):
     [
         lambda body: body.pop("settings"),
         lambda body: body["settings"].pop("seed"),
-        lambda body: body["settings"].update(more=1),
+        lambda body: body["settings"].update(action_repeat=101),
+        lambda body: body["settings"].update(ale_py=1),
+        lambda body: body.update(settings=[]),
+        lambda body: body["trajectories"][0].update(actions=["a"]),
+        lambda body: body["trajectories"][0].update(origin=["human"]),
+        lambda body: body["trajectories"][0]["checksums"].append(7),
         lambda body: body["settings"].update(action_repeat=0),
         lambda body: body["settings"].update(action_repeat="4"),
         lambda body: body["settings"].update(action_repeat=-4),

@@ -12,7 +12,7 @@ import pytest
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.evaluation.evaluator import Evaluator
 from rainbow_tf.runs.store import CHECKPOINTS, Best, CheckpointError, CheckpointStore
-from rainbow_tf.runs.weights import restore_best, restore_online, write_best
+from rainbow_tf.runs.weights import load_network, restore_best, restore_online, write_best
 from rainbow_tf.training.build import build_parts
 from rainbow_tf.training.checkpoint import (
     Checkpointer,
@@ -382,6 +382,30 @@ def test_best_weights(tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(ConfigError, match=r"online\.npz cannot be used"):
             restore_best(tmp_path, network)
+
+
+def test_weights_that_are_not_numbers_are_refused(tmp_path):
+    config = settings(tmp_path)
+    source = build_parts(config).learner.online
+    write_best(tmp_path, source, Best(100, 12.5, 3, "gymnasium"))
+    assert load_network(config, is_best=True)[1] == 100
+    source.variables[0].assign(np.full(source.variables[0].shape, np.nan))
+    write_best(tmp_path, source, Best(100, 12.5, 3, "gymnasium"))
+    with pytest.raises(ConfigError, match="NaN or infinite"):
+        load_network(config, is_best=True)
+
+
+def test_the_latest_weights_say_when_they_are_older(tmp_path, capsys):
+    run = Run(settings(tmp_path))
+    for steps in (5, 5):
+        run.checkpointer.save(run.play(steps).counters)
+    path = tmp_path / CHECKPOINTS / "000002" / "agent.lz4"
+    path.write_bytes(path.read_bytes()[:-1])
+    network = run.parts.learner.online
+    assert restore_online(tmp_path, network) == run.store.open(1).frames
+    said = capsys.readouterr().out
+    assert "Checkpoint 2 is damaged" in said
+    assert "using checkpoint 1 instead." in said
 
 
 def test_disk_use_by_hand():

@@ -1,5 +1,6 @@
 """The runs of a sweep: one agent, environment and seed each, in a folder of its own."""
 
+import contextlib
 import csv
 import dataclasses
 import enum
@@ -15,6 +16,7 @@ from typing import NamedTuple
 
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.environments.base import make_spec
+from rainbow_tf.files import FileError, inside, open_file, record
 from rainbow_tf.process import StopSignals, load_tensorflow
 from rainbow_tf.replay.replay import replay_bytes
 from rainbow_tf.runs.folder import FolderBusyError, RunFolder, check_folder, is_finished
@@ -150,35 +152,40 @@ def _check_folders(cells: Iterable[Cell]) -> None:
 
 def read_state(config: Config) -> State:
     """Progress of a run, without reading its large files."""
-    checkpoint = CheckpointStore(config.folder / CHECKPOINTS).newest()
-    saved = 0 if checkpoint is None else checkpoint.frames
+    saved, is_done = 0, False
+    with contextlib.suppress(ConfigError):  # its own process says what is wrong
+        checkpoint = CheckpointStore(config.folder / CHECKPOINTS).newest()
+        if checkpoint is not None:
+            saved, is_done = checkpoint.frames, is_finished(config, checkpoint)
     trained = _last_row(config.folder / "train.csv")
-    speed = trained.get("frames_per_second")
     evaluated = _last_row(config.folder / "eval.csv")
-    score = evaluated.get("score_mean") or trained.get("return_mean_100")
     output = config.folder / OUTPUT
     return State(
         frames=max(saved, int(trained.get("frames", 0))),
         saved_frames=saved,
-        is_finished=checkpoint is not None and is_finished(config, checkpoint),
-        frames_per_second=float(speed) if speed else None,
-        score=float(score) if score else None,
+        is_finished=is_done,
+        frames_per_second=trained.get("frames_per_second"),
+        score=evaluated.get("score_mean", trained.get("return_mean_100")),
         output_bytes=output.stat().st_size if output.exists() else 0,
     )
 
 
-def _last_row(path: Path) -> dict[str, str]:
-    """The last complete row of a CSV file, by column."""
+def _last_row(path: Path) -> dict[str, float]:
+    """The numbers in the last complete row of a CSV file, by column."""
     try:
-        with path.open("rb") as file:
-            text = file.readline()
+        with open_file(path) as file:
+            text = file.readline(_TAIL_BYTES)
             file.seek(max(file.tell(), path.stat().st_size - _TAIL_BYTES))
-            text += file.read()
-    except OSError:
+            text += file.read(_TAIL_BYTES)
+    except FileError:
         return {}
     complete, _, _ = text.rpartition(b"\n")
     rows = list(csv.DictReader(complete.decode(errors="replace").splitlines()))
-    return rows[-1] if rows else {}
+    numbers = {}
+    for name, cell in rows[-1].items() if rows else ():
+        with contextlib.suppress(TypeError, ValueError):
+            numbers[name] = record(float, float(cell))
+    return numbers
 
 
 def train_cell(cell: Cell) -> Outcome:
@@ -186,7 +193,9 @@ def train_cell(cell: Cell) -> Outcome:
     output = cell.config.folder / OUTPUT
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        with output.open("ab") as file:  # with these descriptors, native code prints to it too
+        with inside(cell.config.folder, OUTPUT).open(
+            "ab"
+        ) as file:  # with these descriptors, native code prints to it too
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
         print(f"Process {os.getpid()} on {socket.gethostname()} started.", flush=True)
