@@ -12,7 +12,7 @@ import numpy as np
 from rainbow_tf.process import one_line
 
 MOST_BYTES = 16 * 2**20  # of an answer; that to 64 observations of Atari takes 0.3 MB
-_DTYPES = {
+_DTYPES: dict[str, Any] = {
     "DT_FLOAT": np.float32,
     "DT_DOUBLE": np.float64,
     "DT_BOOL": np.bool_,

@@ -239,7 +239,9 @@ class RestPolicy(_RemotePolicy):
         try:
             url = urllib.parse.urlsplit(server)
             kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
-            self._connection = kinds[url.scheme](url.hostname or "", url.port)
+            if url.hostname is None:
+                raise ValueError("no host")
+            self._connection = kinds[url.scheme](url.hostname, url.port)
         except (KeyError, ValueError, http.client.HTTPException) as error:
             raise ServingError(
                 f"--server={one_line(server)} is not an address; for REST give "
@@ -275,7 +277,7 @@ class RestPolicy(_RemotePolicy):
             connection.timeout = timeout
             if connection.sock is not None:
                 connection.sock.settimeout(timeout)
-            connection.response_class = functools.partial(  # type: ignore[assignment]
+            connection.response_class = functools.partial(
                 _TimedResponse, deadline=time.monotonic() + timeout
             )
             connection.request(method, path, body, {"Content-Type": "application/json"})
@@ -334,7 +336,7 @@ class _TimedReader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> Any:
         self._sock.settimeout(max(self._deadline - time.monotonic(), 1e-3))
-        return self._raw.readinto(buffer)  # type: ignore[attr-defined]
+        return self._raw.readinto(buffer)
 
     def close(self) -> None:
         self._raw.close()
@@ -347,20 +349,22 @@ class SavedModelPolicy(Policy):
     def __init__(self, folder: str | Path):
         path = newest_version(Path(folder))
         super().__init__(f"The model in {path}")
-        operations = check.unsafe_operations(path)
-        if operations:
-            raise ServingError(
-                f"--model_dir={folder} was not loaded: its graph holds {', '.join(operations)}, "
-                "which reach files or other programs; a policy needs none of them."
-            )
         import tensorflow as tf
 
         try:
-            self._loaded = tf.saved_model.load(str(path))
+            operations = check.unsafe_operations(path)
+            if not operations:
+                self._loaded = tf.saved_model.load(str(path))
         except Exception as error:  # a damaged file can raise anything
             raise ServingError(
                 f"--model_dir={folder} cannot be loaded ({one_line(error)}); export it again."
             ) from error
+        if operations:
+            raise ServingError(
+                f"--model_dir={folder} was not loaded: its graph holds "
+                f"{one_line(', '.join(operations))}, which reach files or other programs; a "
+                "policy needs none of them."
+            )
 
     def _read_signatures(self) -> dict[str, Signature]:
         return {

@@ -104,8 +104,8 @@ def malformed_rest(rng):
 def stays_up(server):
     """Checks before and after the test that good requests are answered alike."""
     asked = [
-        GrpcPolicy(server.address, model="cartpole_v1", timeout=20, retries=0),
-        RestPolicy(server.url, model="cartpole_v1", timeout=20, retries=0),
+        GrpcPolicy(server.address, model="cartpole_v1", timeout=20, retry=False),
+        RestPolicy(server.url, model="cartpole_v1", timeout=20, retry=False),
     ]
     before = [policy.predict(GOOD) for policy in asked]
     yield

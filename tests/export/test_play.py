@@ -45,9 +45,9 @@ def test_served_games_are_those_in_process(server, models):
     expected = games(SavedModelPolicy(models["wobbly"]), CARTPOLE, episodes=4)
     assert len(set(expected)) > 1, "equal games would prove nothing"
     assert all(10 < episode.score < 200 for episode in expected)
-    served = GrpcPolicy(server.address, model="wobbly", timeout=20, retries=0)
+    served = GrpcPolicy(server.address, model="wobbly", timeout=20, retry=False)
     assert games(served, CARTPOLE, episodes=4) == expected
-    over_rest = RestPolicy(server.url, model="wobbly", timeout=20, retries=0)
+    over_rest = RestPolicy(server.url, model="wobbly", timeout=20, retry=False)
     assert games(over_rest, CARTPOLE, episodes=4) == expected
 
 
@@ -90,7 +90,7 @@ def test_atari_games(server, models, kind):
     config = Config(game="qbert", max_episode_frames=60, seed=3)
     address = server.address if kind == "grpc" else server.url
     make = GrpcPolicy if kind == "grpc" else RestPolicy
-    served = make(address, model="qbert", timeout=20, retries=0)
+    served = make(address, model="qbert", timeout=20, retry=False)
     expected = games(SavedModelPolicy(models["qbert"]), config, episodes=2)
     assert games(served, config, episodes=2) == expected
     assert [episode.length for episode in expected] == [15, 15]
@@ -231,7 +231,7 @@ def test_the_model_is_named_after_the_game(server, run_play):
         (["--server=localhost:1"], ["--server=localhost:1", "--game"]),
         (["--server=localhost:1", "--game=qbertt"], ["--game=qbertt", "qbert?"]),
         (
-            ["--server=http://localhost:1", "--game=qbert", "--retries=0"],
+            ["--server=http://localhost:1", "--game=qbert", "--retry=False"],
             ["No server answers", "http://localhost:1", "refused"],
         ),
         (

@@ -78,7 +78,7 @@ def real_server(models, tmp_path_factory):
     log = (folder / "log").open("w+")
     process = subprocess.Popen([*start, *arguments], stdout=log, stderr=log)
     try:
-        policy = GrpcPolicy(f"localhost:{ports[0]}", model="qbert", timeout=10, retries=0)
+        policy = GrpcPolicy(f"localhost:{ports[0]}", model="qbert", timeout=10, retry=False)
         deadline = time.monotonic() + 120
         while True:
             try:
@@ -118,8 +118,8 @@ def test_answers_equal_those_in_process(real_server, models, model):
 def test_missing_model_is_reported(real_server):
     grpc_port, rest_port = real_server
     for policy in (
-        GrpcPolicy(f"localhost:{grpc_port}", model="pong", timeout=20, retries=0),
-        RestPolicy(f"http://localhost:{rest_port}", model="pong", timeout=20, retries=0),
+        GrpcPolicy(f"localhost:{grpc_port}", model="pong", timeout=20, retry=False),
+        RestPolicy(f"http://localhost:{rest_port}", model="pong", timeout=20, retry=False),
     ):
         with pytest.raises(ServingError, match="has no model 'pong'"):
             policy.signature()
