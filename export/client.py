@@ -125,7 +125,7 @@ class Policy(abc.ABC):
     def _run(self, inputs: Arrays, signature: str, deadline: float) -> dict[str, np.ndarray]: ...
 
 
-class _RemotePolicy(Policy):
+class RemotePolicy(Policy):
     """A model on a server, which can be down, slow or hostile, or refuse a request.
 
     `timeout` limits a call of `predict` in seconds, retries included. With `retry`, requests are
@@ -175,7 +175,7 @@ class _RemotePolicy(Policy):
             raise self._error("UNIMPLEMENTED", "unexpected response") from error
 
 
-class GrpcPolicy(_RemotePolicy):
+class GrpcPolicy(RemotePolicy):
     """A model on TensorFlow Serving's gRPC port; `server` is host:port."""
 
     def __init__(self, server: str, *, model: str, timeout: float, retry: bool = True):
@@ -226,7 +226,7 @@ class GrpcPolicy(_RemotePolicy):
         return "TOO_LARGE" if is_size else status, details
 
 
-class RestPolicy(_RemotePolicy):
+class RestPolicy(RemotePolicy):
     """A model on TensorFlow Serving's REST port; `server` is for example http://localhost:8501.
 
     It keeps one connection, so threads need a policy each.

@@ -6,7 +6,6 @@ its graph holds operations that reach files or other programs. A server's answer
 
 import contextlib
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from rainbow_tf.console import progress_bar
 from rainbow_tf.environments.base import Environment, make_environment
 from rainbow_tf.export import client
 from rainbow_tf.export.client import DEFAULT_SIGNATURE, Policy, ServingError, TensorSpec
+from rainbow_tf.export.load import SERVER_FLAGS, connect, percentiles
 from rainbow_tf.games import GAMES
 from rainbow_tf.process import load_tensorflow, one_line
 from rainbow_tf.types import Episode
@@ -154,8 +154,7 @@ def _play(
 
 def _print_summary(scores: list[float], seconds: list[float], about: dict[str, Any]) -> None:
     print(f"mean score {np.mean(scores):.1f}, lowest {min(scores):g}, highest {max(scores):g}")
-    latencies = [f"p{q} {1e3 * np.percentile(seconds, q):.2f} ms" for q in (50, 90, 99)]
-    print(f"latency of {len(seconds):,} requests: {', '.join(latencies)}")
+    print(f"latency of {len(seconds):,} requests: {percentiles(seconds)}")
     if np.isfinite(about.get("score", np.nan)):
         protocol = f" ({one_line(about['score_protocol'])})" if "score_protocol" in about else ""
         print(f"score in its run: {about['score']:g}{protocol}")
@@ -176,13 +175,7 @@ def _find_policy(values: flags.FlagValues, wanted: Config | None) -> Policy:
         if wanted is None:
             raise ConfigError(f"--server={server} needs --game, --environment or --model.")
         model = wanted.environment_name
-    is_url = server.startswith(("http://", "https://"))
-    kwargs = {"model": model, "timeout": values.timeout, "retry": values.retry}
-    if is_url or values.rest:
-        return client.RestPolicy(server if is_url else f"http://{server}", **kwargs)
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # no notes when a video starts a process
-    load_tensorflow()
-    return client.GrpcPolicy(server, **kwargs)
+    return connect(values, model)
 
 
 def _ask_about(policy: Policy) -> dict[str, Any]:
@@ -238,10 +231,8 @@ def _environment_config(policy: Policy, about: dict[str, Any], given: dict[str, 
 COMMAND = Command(
     about=str(__doc__),
     settings=_SETTINGS,
-    options={
-        "server": Flag(None, "TF Serving: host:port for gRPC, http://host:port for REST."),
-        "rest": Flag(False, "Ask host:port over REST."),
-        "model": Flag(None, "The model's name at the server; by default the game's."),
+    options=SERVER_FLAGS
+    | {
         "model_dir": Flag(None, "Folder of an exported model, to play with no server."),
         "episodes": Flag(5, "Games to play.", minimum=1),
         "alpha": Flag(
@@ -251,10 +242,6 @@ COMMAND = Command(
             minimum=1e-3,
             maximum=1,
         ),
-        "timeout": Flag(
-            10.0, "Seconds to wait for an answer, retries included.", minimum=1e-3, maximum=86400
-        ),
-        "retry": Flag(True, "Repeat requests while the server is down or overloaded."),
         "out": Flag(
             None, "Write what is played to this .mp4 file, or the first minute to this .gif."
         ),

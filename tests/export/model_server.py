@@ -121,9 +121,8 @@ class Servable:
 
     def _run_batch(self, signature, batch):
         try:
-            for name, values in zip(
-                sorted(signature.inputs), zip(*(feeds for feeds, _ in batch)), strict=True
-            ):
+            columns = list(zip(*(feeds for feeds, _ in batch), strict=True))
+            for name, values in zip(sorted(signature.inputs), columns, strict=True):
                 if len({(value.dtype, value.shape[1:]) for value in values}) > 1:
                     raise StatusError(
                         CODES.FAILED_PRECONDITION,
@@ -132,8 +131,7 @@ class Servable:
                         "ensure that all tensors with the same name in the same batch have the "
                         "same shapes.",
                     )
-            merged = [np.concatenate(values) for values in zip(*(f for f, _ in batch), strict=True)]
-            outputs = self._run_feeds(signature, merged)
+            outputs = self._run_feeds(signature, [np.concatenate(values) for values in columns])
             start = 0
             for feeds, future in batch:
                 rows = slice(start, start + len(feeds[0]))
