@@ -50,8 +50,9 @@ class Load(NamedTuple):
     def __str__(self) -> str:
         answered = len(self.latencies)
         lines = [
-            f"{answered:,} requests answered in {self.seconds:.1f} s, {answered / self.seconds:,.1f}"
-            f" per second; {len(self.errors):,} failed, {self.retried:,} retries"
+            f"{answered:,} requests answered in {self.seconds:.1f} s, "
+            f"{answered / self.seconds:,.1f} per second; {len(self.errors):,} failed, "
+            f"{self.retried:,} retries"
         ]
         if answered:
             lines.append(f"latency: {percentiles(self.latencies)}")

@@ -63,15 +63,16 @@ def make_signatures(
     def risk(observations: tf.Tensor, alpha: tf.Tensor) -> dict[str, tf.Tensor]:
         assert support is not None
         logits = evaluate(to_stacks(checked(observations), spec))
+        alpha = checked(alpha)
         requirements = [
+            tf.debugging.assert_equal(tf.shape(alpha), tf.shape(logits)[:1]),
             tf.debugging.Assert(
                 tf.reduce_all((alpha > 0) & (alpha <= 1)),
                 ["alpha must be above 0 and at most 1, but holds", alpha],
             ),
-            tf.debugging.assert_equal(tf.shape(alpha), tf.shape(logits)[:1]),
         ]
         with tf.control_dependencies(requirements):
-            values = cvar(support, logits, checked(alpha))
+            values = cvar(support, logits, alpha)
         actions = _best(values)
         best = tf.gather(values, actions, batch_dims=1)
         return {"actions": actions, "values": best, "action_values": values}
