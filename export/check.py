@@ -168,6 +168,8 @@ def _outside_operations(graph: Any) -> set[str]:
     tensors = [name for node in nodes for name in node.input] + [saver.restore_op_name]
     for signature in graph.signature_def.values():
         tensors += [info.name for info in (*signature.inputs.values(), *signature.outputs.values())]
+    for collection in graph.collection_def.values():  # which name what runs first
+        tensors += collection.node_list.value
     used = {name.lstrip("^").partition(":")[0] for name in tensors}
     # The node that saves the model again never runs, unless another one uses it or its function.
     idle = {saver.save_tensor_name.partition(":")[0]} - used

@@ -200,7 +200,7 @@ def test_operations_that_reach_outside_are_found_before_loading(
     assert not target.exists()
 
 
-@pytest.mark.parametrize("through", [None, "node", "function", "signature"])
+@pytest.mark.parametrize("through", [None, "node", "function", "signature", "main"])
 def test_the_function_that_saves_a_model_must_not_be_called(model, through):
     def call_it(graph):
         name = graph.saver_def.save_tensor_name.partition(":")[0]
@@ -212,6 +212,8 @@ def test_the_function_that_saves_a_model_must_not_be_called(model, through):
             graph.graph_def.node[-1].name = "other"
         elif through == "signature":
             graph.signature_def["serving_default"].outputs["actions"].name = f"{name}:0"
+        elif through == "main":
+            graph.collection_def["saved_model_main_op"].node_list.value[:] = [name]
 
     rewrite(model, call_it)
     expected = [] if through is None else ["MergeV2Checkpoints", "SaveV2"]
