@@ -154,7 +154,7 @@ class RemotePolicy(Policy):
                 status, details = self._explain(error)
                 is_spoiled = may_be_spoiled and _SPOILED in details
                 # Jitter: clients that a server refused do not all return at once.
-                pause = wait * random.uniform(0.5, 1.0)
+                pause = 0.0 if is_spoiled else wait * random.uniform(0.5, 1.0)
                 is_late = time.monotonic() + pause > deadline
                 if not self.retry or is_late or not (status in _RETRIED or is_spoiled):
                     raise self._error(status, details) from error

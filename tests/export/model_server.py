@@ -23,13 +23,13 @@ import grpc
 import numpy as np
 import tensorflow as tf
 from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import config_pb2
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     get_model_status_pb2,
     model_service_pb2_grpc,
     predict_pb2,
-    prediction_service_pb2_grpc,
 )
 
 CODES = grpc.StatusCode
@@ -170,10 +170,7 @@ def to_array(proto, name):
         raise invalid(f"Could not parse tensor {name}: {error}") from error
 
 
-class ModelServer(
-    prediction_service_pb2_grpc.PredictionServiceServicer,
-    model_service_pb2_grpc.ModelServiceServicer,
-):
+class ModelServer(model_service_pb2_grpc.ModelServiceServicer):
     """Serves model folders by name; each request first raises (or calls) the next of `faults`."""
 
     def __init__(self, models, *, batching=False, max_threads=64, port=0, rest_port=0):
@@ -192,7 +189,18 @@ class ModelServer(
             futures.ThreadPoolExecutor(200),
             options=[("grpc.max_receive_message_length", -1)],
         )
-        prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(self, self._grpc)
+        methods = {
+            "Predict": (self.Predict, predict_pb2.PredictRequest),
+            "GetModelMetadata": (
+                self.GetModelMetadata,
+                get_model_metadata_pb2.GetModelMetadataRequest,
+            ),
+        }
+        handler = grpc.method_handlers_generic_handler(
+            "tensorflow.serving.PredictionService",
+            {name: decoding_handler(*found) for name, found in methods.items()},
+        )
+        self._grpc.add_generic_rpc_handlers([handler])
         model_service_pb2_grpc.add_ModelServiceServicer_to_server(self, self._grpc)
         self.address = f"localhost:{self._grpc.add_insecure_port(f'localhost:{port}')}"
         self._grpc.start()
@@ -290,6 +298,21 @@ class ModelServer(
     def predict_over_rest(self, request):
         with self._threads:
             return self.predict(request)
+
+
+def decoding_handler(method, kind):
+    """Decodes requests itself: Python's server loses 15 KB with each that it cannot decode."""
+
+    def run(content, context):
+        try:
+            request = kind.FromString(content)
+        except DecodeError as error:
+            context.abort(CODES.INTERNAL, f"Failed to parse the request: {error}")
+        return method(request, context)
+
+    return grpc.unary_unary_rpc_method_handler(
+        run, response_serializer=lambda response: response.SerializeToString()
+    )
 
 
 def answer(method, request, context):

@@ -363,3 +363,8 @@ def test_the_command(model, is_good):
 def test_the_command_wants_one_folder():
     with pytest.raises(SystemExit, match="give one folder"):
         check.COMMAND.main(["check"])
+
+
+def test_the_help_says_whom_to_trust(capsys):
+    check.COMMAND.main(["check", "--help"])
+    assert "serve models of people you trust" in capsys.readouterr().out

@@ -307,7 +307,7 @@ def test_random_grpc_answers_give_sentences(connect, cases, caplog):
 def test_a_small_grpc_answer_cannot_stand_for_a_huge_array(connect):
     bomb = predict_pb2.PredictResponse()
     bomb.outputs["actions"].CopyFrom(tf.make_tensor_proto(np.int32(1), tf.int32, (1,)))
-    bomb.outputs["actions"].tensor_shape.dim[0].size = 2**40
+    bomb.outputs["actions"].tensor_shape.dim[0].size = 2**28  # a gigabyte
     replies = {True: grpc_metadata(), False: bomb.SerializeToString()}
     server = grpc_server(lambda request, context: replies[b"signature_def" in request])
     with server as address, pytest.raises(ServingError, match="unexpected response"):

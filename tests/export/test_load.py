@@ -68,10 +68,10 @@ def neighbour():
     """A function that runs a client of malformed requests beside the test."""
     stop, threads = threading.Event(), []
 
-    def start(server):
+    def start(server, pause=0.0):
         def annoy():
             rng = np.random.default_rng(0)
-            while not stop.is_set():
+            while not stop.wait(pause):
                 send(server, np.ones((rng.integers(1, 4), rng.integers(5, 9))))
 
         threads.append(threading.Thread(target=annoy))
@@ -109,16 +109,20 @@ def test_a_bad_neighbour_costs_nothing_without_batching(
     assert not measure(server, connect, clients=8, seconds=seconds, retry=False).errors
 
 
-@pytest.mark.parametrize("seconds", [0.5, pytest.param(60, marks=FULL)])
-def test_with_batching_a_retry_saves_most_requests_from_a_bad_neighbour(
-    start_server, models, connect, neighbour, seconds
+@pytest.mark.parametrize(
+    ("seconds", "pause"),
+    [(0.5, 0.02), pytest.param(60, 0.02, marks=FULL), pytest.param(60, 0, marks=FULL)],
+)
+def test_with_batching_a_retry_saves_requests_from_a_bad_neighbour(
+    start_server, models, connect, neighbour, seconds, pause
 ):
     server = start_server({"cartpole_v1": models["cartpole_v1"]}, batching=True)
-    neighbour(server)
+    neighbour(server, pause)
     without = measure(server, connect, clients=8, seconds=seconds, retry=False)
     load = measure(server, connect, clients=8, seconds=seconds)
     assert {error.status for error in without.errors} == {"FAILED_PRECONDITION"}
     lost = [len(x.errors) / (len(x.errors) + len(x.latencies)) for x in (without, load)]
+    print(f"lost {lost[0]:.1%} without retry, {lost[1]:.1%} with it")
     assert lost[1] < lost[0]
 
 
@@ -141,6 +145,6 @@ def test_memory_stays_flat_over_10_000_malformed_requests(start_server, models, 
                 sizes.append(process.memory_info().rss / 2**20)
     print(f"\n{codes} in {time.monotonic() - started:.0f} s; MB after each 1,000: {sizes}")
     assert codes == {"INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "INTERNAL"}
-    assert sizes[-1] < sizes[1] + 20
+    assert sizes[-1] < sizes[1] + 3
     load = measure(server, connect, clients=4, seconds=1)
     assert not load.errors

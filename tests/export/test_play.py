@@ -351,3 +351,4 @@ def test_help_shows_every_setting():
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     for flag in ("--game", "--environment", "--protocol", "--server", "--alpha", "--out"):
         assert f"{flag}:" in result.stdout
+    assert "only a model of someone you trust" in result.stdout
