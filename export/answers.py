@@ -36,11 +36,12 @@ class TensorSpec(NamedTuple):
         return f"{self.dtype} [{', '.join(sizes)}]"
 
     def fits(self, shape: tuple[int, ...], batch_size: int) -> bool:
-        """Whether a tensor of this shape answers a batch; an empty shape in a spec is unknown."""
-        wanted = (batch_size if size is None else size for size in self.shape[:1])
-        pairs = zip((*wanted, *self.shape[1:]), shape, strict=False)
-        is_same = all(size in (None, found) for size, found in pairs)
-        return not self.shape or (len(shape) == len(self.shape) and is_same)
+        """Whether a tensor of this shape answers a batch; an empty shape of a spec is unknown."""
+        if not self.shape:
+            return shape[:1] == (batch_size,)
+        wanted = (batch_size if self.shape[0] is None else self.shape[0], *self.shape[1:])
+        pairs = zip(wanted, shape, strict=False)
+        return len(wanted) == len(shape) and all(size in (None, found) for size, found in pairs)
 
 
 class Signature(NamedTuple):

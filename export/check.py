@@ -213,7 +213,7 @@ def _graph_problems(graph: Any) -> Iterator[str]:
     for text in sorted(texts):
         match = _ABSOLUTE_PATH.search(text.decode(errors="replace"))
         if match is not None:
-            path = next(group for group in match.groups() if group is not None)
+            path = one_line(next(group for group in match.groups() if group is not None))
             yield f"it contains the absolute path {path}, which other machines may not have."
     for name in sorted(name.decode(errors="replace") for name in names):
         if _TRAINING_NAMES.search(name):

@@ -197,6 +197,17 @@ def test_an_answer_that_does_not_fit_the_signature_is_refused(name, value):
         Replies(METADATA, answer).predict(OBSERVATIONS)
 
 
+@pytest.mark.parametrize("value", [7, [7], [[7]] * 3])
+def test_outputs_of_an_unknown_shape_have_a_row_for_each_observation(value):
+    text = json.dumps(METADATA).replace(
+        json.dumps(VALUES), json.dumps(VALUES | {"tensor_shape": {}})
+    )
+    answer = {"outputs": GOOD["outputs"] | {"q": value}}
+    with pytest.raises(ServingError, match="signature says"):
+        Replies(json.loads(text), answer).predict(OBSERVATIONS)
+    assert Replies(json.loads(text), GOOD).predict(OBSERVATIONS)["q"].shape == (2, 2)
+
+
 STRANGE = [None, True, -1, 0.5, 2**70, float("nan"), 1e308, "", "\x1b[0m", "-1", "9" * 5000, [], {}]
 STRANGE += [[[]], {"size": {}}, [1] * 300, "DT_STRING", "DT_INVALID", [{"size": "7"}] * 70]
 

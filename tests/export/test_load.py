@@ -20,13 +20,13 @@ FULL = pytest.mark.stress
 def test_the_command_prints_rates_and_percentiles(server, run_command, kind):
     address = server.address if kind == "grpc" else server.url
     result = run_command(
-        "load", f"--server={address}", "--model=qbert", "--clients=3", "--seconds=0.3"
+        "load", f"--server={address}", "--model=wobbly", "--clients=3", "--seconds=0.3"
     )
     assert result.status == 0, result.stderr
     count, rate = re.search(
         r"([\d,]+) requests answered in \S+ s, (\S+) per", result.stdout
     ).groups()
-    assert int(count) == server.requests > 3
+    assert int(count.replace(",", "")) == server.requests >= 3
     assert float(rate) > 0
     assert "; 0 failed, 0 retries" in result.stdout
     found = re.search(
