@@ -63,16 +63,7 @@ def make_signatures(
     def risk(observations: tf.Tensor, alpha: tf.Tensor) -> dict[str, tf.Tensor]:
         assert support is not None
         logits = evaluate(to_stacks(checked(observations), spec))
-        alpha = checked(alpha)
-        requirements = [
-            tf.debugging.assert_equal(tf.shape(alpha), tf.shape(logits)[:1]),
-            tf.debugging.Assert(
-                tf.reduce_all((alpha > 0) & (alpha <= 1)),
-                ["alpha must be above 0 and at most 1, but holds", alpha],
-            ),
-        ]
-        with tf.control_dependencies(requirements):
-            values = cvar(support, logits, alpha)
+        values = cvar(support, logits, _checked_alpha(alpha, logits))
         actions = _best(values)
         best = tf.gather(values, actions, batch_dims=1)
         return {"actions": actions, "values": best, "action_values": values}
@@ -128,6 +119,19 @@ def checked(batch: tf.Tensor) -> tf.Tensor:
     ]
     with tf.control_dependencies(requirements):
         return tf.ensure_shape(batch, batch.shape)
+
+
+def _checked_alpha(alpha: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    alpha = checked(alpha)
+    requirements = [
+        tf.debugging.assert_equal(tf.shape(alpha), tf.shape(logits)[:1]),
+        tf.debugging.Assert(
+            tf.reduce_all((alpha > 0) & (alpha <= 1)),
+            ["alpha must be above 0 and at most 1, but holds", alpha],
+        ),
+    ]
+    with tf.control_dependencies(requirements):
+        return tf.identity(alpha)
 
 
 def cvar(support: np.ndarray, logits: tf.Tensor, alpha: tf.Tensor) -> tf.Tensor:
