@@ -4,9 +4,11 @@ import re
 import threading
 import time
 
+import grpc
 import numpy as np
 import psutil
 import pytest
+from model_server import StatusError
 from test_malformed import malformed_grpc
 from test_model_server import send
 
@@ -45,7 +47,13 @@ def test_errors_are_counted_by_kind():
     )
 
 
-def test_a_server_that_answers_nothing_is_an_error(run_command):
+def test_a_server_that_answers_nothing_is_an_error(run_command, server):
+    server.faults += [StatusError(grpc.StatusCode.INTERNAL, "out of luck")] * 10_000
+    arguments = [f"--server={server.address}", "--model=wobbly", "--clients=1", "--seconds=0.1"]
+    result = run_command("load", *arguments)
+    assert result.status == 1
+    assert re.search(r"INTERNAL: \d+ requests, such as: .*out of luck", result.stdout)
+    assert "answered no request; see above" in result.stderr
     result = run_command("load", "--server=http://localhost:1", "--model=x", "--timeout=0.1")
     assert result.status == 1
     assert "No server answers at http://localhost:1" in result.stderr
@@ -129,8 +137,6 @@ def test_with_batching_a_retry_saves_requests_from_a_bad_neighbour(
 @pytest.mark.stress
 def test_memory_stays_flat_over_10_000_malformed_requests(start_server, models, connect, caplog):
     caplog.set_level("CRITICAL")  # gRPC logs bytes that it cannot decode
-    import grpc
-
     server = start_server({"cartpole_v1": models["cartpole_v1"]})
     rng, process = np.random.default_rng(0), psutil.Process()
     codes, sizes = set(), []
