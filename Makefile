@@ -32,7 +32,7 @@ test: lint  ## Lint, types and all tests but the slow ones.
 test-slow: $(VENV)/installed-dev  ## Every game, timing ratios, notebooks, twenty kills, full learning thresholds.
 	$(BIN)/python -m pytest -v -m "slow or long"
 
-stress: $(VENV)/installed-dev  ## Kill a run a hundred times, damage 160,000 files, replay a thousand recorded starts.
+stress: $(VENV)/installed-dev  ## Kill a run a hundred times, damage 160,000 files, replay a thousand starts, load a server.
 	$(BIN)/python -m pytest -v -m stress
 
 coverage: $(VENV)/installed-dev  ## Run the tests of `make test` and print the lines that none of them reached.

@@ -1,4 +1,8 @@
-"""Says whether TF Serving would serve a folder: python -m rainbow_tf.export.check models/qbert."""
+"""Says whether TF Serving would serve a folder: python -m rainbow_tf.export.check models/qbert.
+
+A SavedModel is a program. The check reads its graph first, and does not load it if an operation
+reaches files or other programs. It finds no other bad intent: serve models of people you trust.
+"""
 
 import contextlib
 import importlib.util
@@ -7,13 +11,14 @@ import logging
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 
-from rainbow_tf.command import Command
+from rainbow_tf.command import Command, Flag
 from rainbow_tf.config import ConfigError
 from rainbow_tf.process import one_line
 
@@ -25,6 +30,14 @@ _TRAINING_NAMES = re.compile(
 _ABSOLUTE_PATH = re.compile(
     r"""(?:^|[\s"'=:,;(\[])(/[\w.~-]+/[\w./~-]+)|^(/\w+)$|\b([A-Za-z]:\\\w[^\s"']*)|(file:/\S+)"""
 )
+# Operations that reach files, Python, other programs, or the screen; a policy needs none of them.
+_OUTSIDE = re.compile(
+    "Abort|Checkpoint|DataService|Dataset|Debug|Dump|File|Host|Import|LMDB|LoadAndRemap|Print|Py|"
+    "Reader|Recv|Remap|Remote|Restore|Rpc|Save|Send|Server|SummaryDb|SummaryWriter|^Write"
+)
+_HARMLESS = ("RestoreV2", "ShardedFilename")  # they only read checkpoints and join strings
+_SAVING = ("MergeV2Checkpoints", "SaveV2")  # in every SavedModel, to save it again
+_MOST_BYTES = 2**31 - 1  # of a protocol buffer
 _AGAIN = "export or copy it again"
 _LONGEST_CHECK_SECONDS = 300
 _CHECK_APART = """
@@ -46,6 +59,28 @@ def run(values: flags.FlagValues, model_dir: str) -> None:
     if problems:
         sys.exit("\n".join(problems))
     print(f"{versions[-1]} would be served.")
+    if values.server is not None:
+        newest = versions[-1].resolve()
+        _wait_until_served(
+            values.server, values.model or newest.parent.name, newest, values.timeout
+        )
+        print(f"{versions[-1]} is AVAILABLE at {values.server}.")
+
+
+def _wait_until_served(server: str, model: str, newest: Path, timeout: float) -> None:
+    """Raises an error unless the newest version is served: a damaged one stays LOADING."""
+    from rainbow_tf.export.client import RestPolicy, ServingError
+
+    deadline = time.monotonic() + timeout
+    with contextlib.closing(RestPolicy(server, model=model, timeout=timeout)) as policy:
+        while (states := policy.versions()).get(int(newest.name)) != "AVAILABLE":
+            if time.monotonic() > deadline:
+                found = ", ".join(f"{version} {state}" for version, state in sorted(states.items()))
+                raise ServingError(
+                    f"{newest} is not AVAILABLE at {server} after {timeout:g} s: the server has "
+                    f"{found or 'no version'}; see its log, and delete the version or wait longer."
+                )
+            time.sleep(min(1.0, timeout / 10))
 
 
 def sorted_versions(paths: Iterable[Path]) -> list[Path]:
@@ -88,15 +123,10 @@ def check_apart(folder: Path) -> list[str]:
 
 def check_version(folder: Path, signatures: tuple[str, ...] = ()) -> list[str]:
     """The reasons why TF Serving cannot or should not serve a version; it needs `signatures`."""
-    from google.protobuf.message import DecodeError
-    from tensorflow.core.protobuf import saved_model_pb2
-
     try:
-        model = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
-    except OSError as error:  # missing, unreadable, or the version is a file
-        return [f"saved_model.pb cannot be read ({error.strerror}); {_AGAIN}."]
-    except DecodeError:
-        return [f"saved_model.pb is damaged or cut short; {_AGAIN}."]
+        model = _read_model(folder)
+    except ValueError as error:
+        return [f"saved_model.pb {error}; {_AGAIN}."]
     graphs = [graph for graph in model.meta_graphs if list(graph.meta_info_def.tags) == ["serve"]]
     if len(graphs) != 1:
         return [f"it has {len(graphs)} graphs with only the tag 'serve'; it must have one."]
@@ -109,12 +139,68 @@ def check_version(folder: Path, signatures: tuple[str, ...] = ()) -> list[str]:
     return problems or _loading_problems(found, folder)
 
 
+def _read_model(folder: Path) -> Any:
+    """The message in saved_model.pb; raises a ValueError that says what is wrong with the file."""
+    from google.protobuf.message import DecodeError
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    path = folder / "saved_model.pb"
+    try:
+        size = path.stat().st_size
+        if not path.is_file() or size > _MOST_BYTES:
+            raise ValueError(f"is not a regular file of at most {_MOST_BYTES:,} bytes")
+        return saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    except OSError as error:  # missing, unreadable, or the version is a file
+        raise ValueError(f"cannot be read ({error.strerror})") from error
+    except DecodeError as error:
+        raise ValueError("is damaged or cut short") from error
+
+
+def unsafe_operations(folder: Path) -> list[str]:
+    """Operations of a SavedModel that reach files or other programs; the model is not loaded."""
+    graphs = _read_model(folder).meta_graphs
+    return sorted({operation for graph in graphs for operation in _outside_operations(graph)})
+
+
+def _outside_operations(graph: Any) -> set[str]:
+    nodes, saver = list(graph.graph_def.node), graph.saver_def
+    functions = {item.signature.name: item.node_def for item in graph.graph_def.library.function}
+    tensors = [name for node in nodes for name in node.input] + [saver.restore_op_name]
+    for signature in graph.signature_def.values():
+        tensors += [info.name for info in (*signature.inputs.values(), *signature.outputs.values())]
+    for collection in graph.collection_def.values():  # which name what runs first
+        tensors += collection.node_list.value
+    used = {name.lstrip("^").partition(":")[0] for name in tensors}
+    # The node that saves the model again never runs, unless another one uses it or its function.
+    idle = {saver.save_tensor_name.partition(":")[0]} - used
+    only_saving = _called((node for node in nodes if node.name in idle), functions)
+    runs = [node for node in nodes if node.name not in idle]
+    for name in functions.keys() - only_saving:
+        runs += functions[name]
+    allowed = _HARMLESS if only_saving & _called(runs, functions) else (*_HARMLESS, *_SAVING)
+    saves = [node.op for name in only_saving for node in functions[name] if node.op not in allowed]
+    operations = [node.op for node in runs if node.op not in _HARMLESS] + saves
+    return {operation for operation in operations if _OUTSIDE.search(operation)}
+
+
+def _called(nodes: Iterable[Any], functions: Mapping[str, Any]) -> set[str]:
+    names = set()
+    for node in nodes:
+        names.add(node.op)
+        for value in node.attr.values():
+            names |= {value.func.name, *(function.name for function in value.list.func)}
+    return names & functions.keys()
+
+
 def _graph_problems(graph: Any) -> Iterator[str]:
     """What a server cannot run, or should not be given."""
     functions = graph.graph_def.library.function
     nodes = [*graph.graph_def.node, *(node for function in functions for node in function.node_def)]
-    for name in sorted({node.op for node in nodes if "PyFunc" in node.op}):
-        yield f"it calls Python ({name}), which a server cannot run."
+    for name in sorted(_outside_operations(graph)):
+        yield (
+            f"it holds {one_line(name)}, which reaches files, Python, other programs or the "
+            "screen; it was not loaded."
+        )
     if any(item.attr["_XlaMustCompile"].b for item in (*functions, *nodes)):
         yield "it requires compilation with XLA, which a server may not support."
     texts = {asset.filename.encode() for asset in graph.asset_file_def}
@@ -127,7 +213,7 @@ def _graph_problems(graph: Any) -> Iterator[str]:
     for text in sorted(texts):
         match = _ABSOLUTE_PATH.search(text.decode(errors="replace"))
         if match is not None:
-            path = next(group for group in match.groups() if group is not None)
+            path = one_line(next(group for group in match.groups() if group is not None))
             yield f"it contains the absolute path {path}, which other machines may not have."
     for name in sorted(name.decode(errors="replace") for name in names):
         if _TRAINING_NAMES.search(name):
@@ -193,7 +279,13 @@ def quiet_tensorflow() -> Iterator[None]:
 
 COMMAND = Command(
     about=str(__doc__),
-    options={},
+    options={
+        "server": Flag(
+            None, "REST address, http://host:port, at which the newest version must be AVAILABLE."
+        ),
+        "model": Flag(None, "The model's name at the server; by default the folder's."),
+        "timeout": Flag(60.0, "Seconds until it must be AVAILABLE.", minimum=0.1, maximum=86400),
+    },
     run=run,
     argument="model_dir",
     example="give one folder, as in python -m rainbow_tf.export.check models/qbert",

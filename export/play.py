@@ -1,8 +1,11 @@
-"""Plays with an exported policy: python -m rainbow_tf.export.play --model_dir=models/qbert."""
+"""Plays with an exported policy: python -m rainbow_tf.export.play --model_dir=models/qbert.
+
+A SavedModel is a program: give --model_dir only a model of someone you trust. It is not loaded if
+its graph holds operations that reach files or other programs. A server's answers are checked.
+"""
 
 import contextlib
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,14 +21,16 @@ from rainbow_tf.console import progress_bar
 from rainbow_tf.environments.base import Environment, make_environment
 from rainbow_tf.export import client
 from rainbow_tf.export.client import DEFAULT_SIGNATURE, Policy, ServingError, TensorSpec
+from rainbow_tf.export.load import SERVER_FLAGS, connect, percentiles
 from rainbow_tf.games import GAMES
-from rainbow_tf.process import load_tensorflow
+from rainbow_tf.process import load_tensorflow, one_line
 from rainbow_tf.types import Episode
 from rainbow_tf.video.encoder import SMALL, check_video, enlarged, frames_per_second, video
 
 # Settings that a model's metadata gives and a flag can override.
 _RULES = ("protocol", "action_repeat", "frame_stack", "noop_max", "max_episode_frames")
-_FACTS = ("game", "preprocessing", "score", "score_protocol")
+# What is read of the metadata, by NumPy's kind of it; O are bytes.
+_FACTS = {"game": "O", "preprocessing": "O", "score": "f", "score_protocol": "O"}
 _SETTINGS = ("game", "environment", "seed", *_RULES)
 
 
@@ -49,8 +54,14 @@ class Player:
         if self._alpha is not None:
             inputs["alpha"] = np.full(len(observation), self._alpha, np.float32)
         started = time.perf_counter()
-        actions = self._policy.predict(inputs, self._signature)["actions"]
+        actions = self._policy.predict(inputs, self._signature).get("actions", np.empty(0))
         self.seconds.append(time.perf_counter() - started)
+        if actions.shape != (len(observation),) or actions.dtype.kind not in "iu":
+            found = TensorSpec(actions.dtype, actions.shape)
+            raise ServingError(
+                f"{self._policy.name} answers 'actions' as {found}, not as integers, one for each "
+                "observation; export it again."
+            )
         if not 0 <= actions.min() <= actions.max() < self._num_actions:
             raise ServingError(
                 f"{self._policy.name} chose action {actions.max()}, but the environment has "
@@ -101,10 +112,19 @@ def run(values: flags.FlagValues) -> None:
     path = None if values.out is None else Path(values.out)
     if path is not None:
         check_video(path)
-    policy = _find_policy(values, wanted)
-    policy.signature()  # raises if no server answers; for `_ask_about` that is no error
-    about = _ask_about(policy)
-    config = _environment_config(policy, about, given)
+    with contextlib.closing(_find_policy(values, wanted)) as policy:
+        about = _ask_about(policy)
+        config = _environment_config(policy, about, given)
+        scores, seconds = _play(policy, config, values, path)
+    _print_summary(scores, seconds, about)
+    if path is not None:
+        print(f"video: {path}")
+
+
+def _play(
+    policy: Policy, config: Config, values: flags.FlagValues, path: Path | None
+) -> tuple[list[float], list[float]]:
+    """Plays, prints and records; the scores of the episodes and the seconds of the answers."""
     environment = make_environment(
         config, num_envs=1, seed=config.seed, training=False, screens=path is not None
     )
@@ -124,22 +144,19 @@ def run(values: flags.FlagValues) -> None:
             writer.add(picture[:height, :width])
 
     scores = []
-    with contextlib.closing(policy), contextlib.closing(environment), bar, recording as writer:
+    with contextlib.closing(environment), bar, recording as writer:
         for score, length in play(player, environment, episodes=values.episodes, watch=watch):
             scores.append(score)
             text = f"episode {len(scores)}/{values.episodes}: score {score:g}, {length:,} steps"
             bar.write(text, file=sys.stdout)
-    _print_summary(scores, player.seconds, about)
-    if path is not None:
-        print(f"video: {path}")
+    return scores, player.seconds
 
 
 def _print_summary(scores: list[float], seconds: list[float], about: dict[str, Any]) -> None:
     print(f"mean score {np.mean(scores):.1f}, lowest {min(scores):g}, highest {max(scores):g}")
-    latencies = [f"p{q} {1e3 * np.percentile(seconds, q):.2f} ms" for q in (50, 90, 99)]
-    print(f"latency of {len(seconds):,} requests: {', '.join(latencies)}")
+    print(f"latency of {len(seconds):,} requests: {percentiles(seconds)}")
     if np.isfinite(about.get("score", np.nan)):
-        protocol = f" ({about['score_protocol']})" if "score_protocol" in about else ""
+        protocol = f" ({one_line(about['score_protocol'])})" if "score_protocol" in about else ""
         print(f"score in its run: {about['score']:g}{protocol}")
 
 
@@ -158,45 +175,64 @@ def _find_policy(values: flags.FlagValues, wanted: Config | None) -> Policy:
         if wanted is None:
             raise ConfigError(f"--server={server} needs --game, --environment or --model.")
         model = wanted.environment_name
-    is_url = server.startswith(("http://", "https://"))
-    kwargs = {"model": model, "timeout": values.timeout, "retries": values.retries}
-    if is_url or values.rest:
-        return client.RestPolicy(server if is_url else f"http://{server}", **kwargs)
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # no notes when a video starts a process
-    load_tensorflow()
-    return client.GrpcPolicy(server, **kwargs)
+    return connect(values, model)
 
 
 def _ask_about(policy: Policy) -> dict[str, Any]:
     """The model's metadata; none if another program wrote the model."""
+    policy.signature()  # raises if no server answers
     try:
-        answer = policy.predict({"query": np.zeros(1, np.int32)}, "metadata")
+        policy.signature("metadata")
     except ServingError:
         return {}
-    facts = {name: np.ravel(answer[name])[0] for name in _FACTS if name in answer}
-    return {k: v.decode() if isinstance(v, bytes) else v for k, v in facts.items()}
+    answer = policy.predict({"query": np.zeros(1, np.int32)}, "metadata")
+    facts = {}
+    for name, kind in _FACTS.items():
+        if name in answer:
+            value = np.ravel(answer[name])[:1]
+            if value.dtype.kind != kind or not value.size:
+                raise _metadata_error(policy, name, TensorSpec(value.dtype, answer[name].shape))
+            facts[name] = value[0]
+    return {k: v.decode(errors="replace") if _FACTS[k] == "O" else v for k, v in facts.items()}
+
+
+def _metadata_error(policy: Policy, name: str, found: object) -> ServingError:
+    return ServingError(
+        f"{policy.name} has metadata that cannot be used ({name}: {one_line(found)}); export it "
+        "again."
+    )
 
 
 def _environment_config(policy: Policy, about: dict[str, Any], given: dict[str, Any]) -> Config:
     """The flags, and the model's metadata for what they leave open."""
-    said = json.loads(about.get("preprocessing", "{}"))
-    settings = {name: said[name] for name in _RULES if name in said}
+    text = about.get("preprocessing", "{}")
+    try:
+        said = dict(json.loads(text))
+        settings = {name: said[name] for name in _RULES if name in said}
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _metadata_error(policy, "preprocessing", text) from error
     if "game" in about:
-        game = about["game"]
+        game = one_line(about["game"])
         flag = "game" if "game" in given else "environment"
         if given.get(flag, game) != game:
             raise ConfigError(f"{policy.name} plays {game}, not --{flag}={given[flag]}.")
+        if ":" in game and not given.keys() & {"game", "environment"}:
+            raise ConfigError(
+                f"{policy.name} plays {game}, which imports the module {game.partition(':')[0]}; "
+                f"give --environment={game} if you trust it."
+            )
         settings["game" if game in GAMES else "environment"] = game
-    return Config(**settings | given)
+    try:
+        return Config(**settings | given)
+    except ConfigError as error:  # may quote the metadata
+        raise ConfigError(f"{one_line(error)}.") from error
 
 
 COMMAND = Command(
     about=str(__doc__),
     settings=_SETTINGS,
-    options={
-        "server": Flag(None, "TF Serving: host:port for gRPC, http://host:port for REST."),
-        "rest": Flag(False, "Ask host:port over REST."),
-        "model": Flag(None, "The model's name at the server; by default the game's."),
+    options=SERVER_FLAGS
+    | {
         "model_dir": Flag(None, "Folder of an exported model, to play with no server."),
         "episodes": Flag(5, "Games to play.", minimum=1),
         "alpha": Flag(
@@ -206,8 +242,6 @@ COMMAND = Command(
             minimum=1e-3,
             maximum=1,
         ),
-        "timeout": Flag(10.0, "Seconds to wait for an answer.", minimum=1e-3),
-        "retries": Flag(5, "Further tries when no server answers, with growing waits.", minimum=0),
         "out": Flag(
             None, "Write what is played to this .mp4 file, or the first minute to this .gif."
         ),

@@ -122,9 +122,9 @@ def write_warmup(signatures: dict[str, Any], model: Path) -> None:
             request.model_spec.name = "policy"
             request.model_spec.signature_name = name
             for spec in function.structured_input_signature[0]:
-                zero = spec.dtype.as_numpy_dtype(0)
+                one = spec.dtype.as_numpy_dtype(1)  # a valid alpha too
                 # One value, repeated on reading: a batch of screens would take megabytes.
-                tensor = tf.make_tensor_proto(zero, spec.dtype, (size, *spec.shape[1:]))
+                tensor = tf.make_tensor_proto(one, spec.dtype, (size, *spec.shape[1:]))
                 request.inputs[spec.name].CopyFrom(tensor)
             writer.write(log.SerializeToString())
 

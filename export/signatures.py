@@ -15,6 +15,8 @@ from rainbow_tf.environments.atari import FRAME_SHAPE, SCREEN_SHAPE
 from rainbow_tf.environments.screens import area_means
 from rainbow_tf.types import EnvironmentSpec
 
+# Of examples in a request: a few bytes must not become gigabytes of answers.
+MAX_BATCH_SIZE = 1024
 # Of red, green and blue; gives ALE's grey for its whole palette.
 GREY = (0.299, 0.587, 0.114)
 
@@ -61,9 +63,7 @@ def make_signatures(
     def risk(observations: tf.Tensor, alpha: tf.Tensor) -> dict[str, tf.Tensor]:
         assert support is not None
         logits = evaluate(to_stacks(checked(observations), spec))
-        one_per_example = tf.debugging.assert_equal(tf.shape(alpha), tf.shape(logits)[:1])
-        with tf.control_dependencies([one_per_example]):
-            values = cvar(support, logits, checked(alpha))
+        values = cvar(support, logits, _checked_alpha(alpha, logits))
         actions = _best(values)
         best = tf.gather(values, actions, batch_dims=1)
         return {"actions": actions, "values": best, "action_values": values}
@@ -110,19 +110,38 @@ def to_frames(screens: tf.Tensor) -> tf.Tensor:
 
 def checked(batch: tf.Tensor) -> tf.Tensor:
     """The batch, checked in the graph: servers run it on any input, empty or of another shape."""
-    has_examples = tf.debugging.Assert(tf.shape(batch)[0] > 0, ["The batch is empty."])
-    with tf.control_dependencies([has_examples]):
+    size = tf.shape(batch)[0]
+    requirements = [
+        tf.debugging.Assert(size > 0, ["The batch is empty."]),
+        tf.debugging.Assert(
+            size <= MAX_BATCH_SIZE, [f"A batch holds at most {MAX_BATCH_SIZE} examples, not", size]
+        ),
+    ]
+    with tf.control_dependencies(requirements):
         return tf.ensure_shape(batch, batch.shape)
+
+
+def _checked_alpha(alpha: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    alpha = checked(alpha)
+    requirements = [
+        tf.debugging.assert_equal(tf.shape(alpha), tf.shape(logits)[:1]),
+        tf.debugging.Assert(
+            tf.reduce_all((alpha > 0) & (alpha <= 1)),
+            ["alpha must be above 0 and at most 1, but holds", alpha],
+        ),
+    ]
+    with tf.control_dependencies(requirements):
+        return tf.identity(alpha)
 
 
 def cvar(support: np.ndarray, logits: tf.Tensor, alpha: tf.Tensor) -> tf.Tensor:
     """Conditional value at risk: the mean of the worst `alpha` fraction of each action's returns.
 
-    The atom at the boundary counts in part. `alpha` [B] is clipped to [0.001, 1].
+    The atom at the boundary counts in part. `alpha` [B] is at most 1, and at least 0.001 is used.
     """
     tf.debugging.assert_rank(logits, 3)  # [B, A, N]
     tf.debugging.assert_rank(alpha, 1)
-    alpha = tf.clip_by_value(alpha, 1e-3, 1.0)[:, None]  # [B, 1]
+    alpha = tf.maximum(alpha, 1e-3)[:, None]  # [B, 1]
     probs = tf.nn.softmax(logits)
     below = tf.cumsum(probs, axis=-1, exclusive=True)
     taken = tf.clip_by_value(alpha[..., None] - below, 0.0, probs)

@@ -18,6 +18,8 @@ COMMANDS = {
     "record_starts": ("rainbow_tf.record_starts", "records starts for evaluation"),
     "export": ("rainbow_tf.export.__main__", "exports a run's policy as a SavedModel"),
     "check": ("rainbow_tf.export.check", "checks whether TF Serving can load an export"),
+    "serve": ("rainbow_tf.export.serve", "starts TF Serving with an export"),
+    "load": ("rainbow_tf.export.load", "measures a model server under load"),
     "play": ("rainbow_tf.export.play", "plays with an exported policy"),
     "push": ("rainbow_tf.push", "writes a run as a model for the Hugging Face Hub"),
     "benchmark": ("rainbow_tf.benchmark", "measures the agent on this machine"),

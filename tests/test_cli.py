@@ -19,6 +19,8 @@ COMMANDS = {
     "record_starts": "rainbow_tf.record_starts",
     "export": "rainbow_tf.export",
     "check": "rainbow_tf.export.check",
+    "serve": "rainbow_tf.export.serve",
+    "load": "rainbow_tf.export.load",
     "play": "rainbow_tf.export.play",
     "benchmark": "rainbow_tf.benchmark",
 }

@@ -1,3 +1,4 @@
+import contextlib
 import json
 
 import numpy as np
@@ -6,6 +7,7 @@ import tensorflow as tf
 from model_server import ModelServer
 from small_agents import CARTPOLE, QBERT, make_agent
 
+from rainbow_tf.export.client import GrpcPolicy, RestPolicy
 from rainbow_tf.export.saved_model import Training, export_policy
 
 ATOMS = np.linspace(-1, 1, 3, dtype=np.float32)
@@ -116,7 +118,38 @@ def server(shared_server):
     """A server of all models, with no faults set."""
     shared_server.faults.clear()
     shared_server.requests = 0
+    shared_server.peers.clear()
     return shared_server
+
+
+@pytest.fixture
+def connect():
+    """A function that makes a client of a server or an address, closed after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def make(transport, server, model="cartpole_v1", *, timeout=20.0, retry=False):
+            is_grpc = transport == "grpc"
+            if isinstance(server, ModelServer):
+                server = server.address if is_grpc else server.url
+            kind = GrpcPolicy if is_grpc else RestPolicy
+            policy = kind(server, model=model, timeout=timeout, retry=retry)
+            stack.callback(policy.close)
+            return policy
+
+        yield make
+
+
+@pytest.fixture
+def start_server(models):
+    """A function that starts a server of its own with settings, stopped after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def start(served=models, **settings):
+            server = ModelServer(served, **settings)
+            stack.callback(server.stop)
+            return server
+
+        yield start
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.framework import error_interpolation
 
 from rainbow_tf.export import check
+from rainbow_tf.export.client import SavedModelPolicy, ServingError
 
 WARMUP = "assets.extra/tf_serving_warmup_requests"
 DATA = "variables/variables.data-00000-of-00001"
@@ -99,7 +100,11 @@ BROKEN = {
         "no signature",
     ),
     "a lost tensor": (lambda f: rewrite(f, lose_a_tensor), "cannot be loaded"),
-    "python": (lambda f: rewrite(f, add_python), "calls Python (PyFunc)"),
+    "python": (lambda f: rewrite(f, add_python), "holds PyFunc, which reaches files, Python"),
+    "a folder as graph": (
+        lambda f: ((f / "1/saved_model.pb").unlink(), (f / "1/saved_model.pb").mkdir()),
+        "is not a regular file",
+    ),
     "unknown operation": (
         lambda f: rewrite(f, rename_operation),
         "cannot be loaded (Op type not registered",
@@ -127,6 +132,92 @@ def run_check(monkeypatch, capsys):
         return 0, capsys.readouterr().out.splitlines()
 
     return run
+
+
+def save_signature(folder, function):
+    """A SavedModel with one signature, which maps x to `function(x)`."""
+    module = tf.Module()
+    module.f = tf.function(
+        lambda x: {"y": function(x)}, input_signature=[tf.TensorSpec((), tf.float32, "x")]
+    )
+    tf.saved_model.save(module, str(folder), signatures={"serving_default": module.f})
+
+
+def written(path):
+    def write(x):
+        with tf.control_dependencies([tf.io.write_file(path, "text")]):
+            return x + 1
+
+    return write
+
+
+def printed(path):
+    def show(x):
+        tf.print(x, output_stream=f"file://{path}")
+        return x + 1
+
+    return show
+
+
+def saved(path):
+    def save(x):
+        operation = tf.raw_ops.SaveV2(
+            prefix=path, tensor_names=["x"], shape_and_slices=[""], tensors=[x]
+        )
+        with tf.control_dependencies([operation]):
+            return x + 1
+
+    return save
+
+
+def parsed(path):
+    return lambda x: x + tf.numpy_function(lambda v: v, [x], tf.float32)
+
+
+@pytest.mark.parametrize(
+    ("make", "operations"),
+    [
+        (written, ["WriteFile"]),
+        (printed, ["PrintV2"]),
+        (saved, ["SaveV2"]),
+        (parsed, ["PyFunc"]),
+        (lambda path: lambda x: x + tf.strings.to_number(tf.io.read_file(path)), ["ReadFile"]),
+    ],
+)
+def test_operations_that_reach_outside_are_found_before_loading(
+    tmp_path, monkeypatch, make, operations
+):
+    folder, target = tmp_path / "1", tmp_path / "target"
+    save_signature(folder, make(str(target)))
+    # Nothing may be loaded: a model can act while it loads.
+    monkeypatch.setattr(tf.compat.v1.saved_model, "load", None)
+    monkeypatch.setattr(tf.saved_model, "load", None)
+    assert check.unsafe_operations(folder) == operations
+    problems = check.check_version(folder)
+    assert any(f"it holds {operations[0]}, which reaches files" in text for text in problems)
+    with pytest.raises(ServingError, match=f"was not loaded: its graph holds {operations[0]}"):
+        SavedModelPolicy(tmp_path)
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("through", [None, "node", "function", "signature", "main"])
+def test_the_function_that_saves_a_model_must_not_be_called(model, through):
+    def call_it(graph):
+        name = graph.saver_def.save_tensor_name.partition(":")[0]
+        (saver,) = [node for node in graph.graph_def.node if node.name == name]
+        if through == "node":
+            graph.graph_def.node.add(name="other", op="Identity", input=[f"^{name}"])
+        elif through == "function":
+            graph.graph_def.node.add().CopyFrom(saver)
+            graph.graph_def.node[-1].name = "other"
+        elif through == "signature":
+            graph.signature_def["serving_default"].outputs["actions"].name = f"{name}:0"
+        elif through == "main":
+            graph.collection_def["saved_model_main_op"].node_list.value[:] = [name]
+
+    rewrite(model, call_it)
+    expected = [] if through is None else ["MergeV2Checkpoints", "SaveV2"]
+    assert check.unsafe_operations(model / "1") == expected
 
 
 def test_a_good_folder(model, run_check):
@@ -272,3 +363,8 @@ def test_the_command(model, is_good):
 def test_the_command_wants_one_folder():
     with pytest.raises(SystemExit, match="give one folder"):
         check.COMMAND.main(["check"])
+
+
+def test_the_help_says_whom_to_trust(capsys):
+    check.COMMAND.main(["check", "--help"])
+    assert "serve models of people you trust" in capsys.readouterr().out

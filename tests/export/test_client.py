@@ -1,9 +1,9 @@
-import http.server
 import re
 import socket
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import grpc
 import numpy as np
@@ -16,13 +16,6 @@ from rainbow_tf.export.client import GrpcPolicy, RestPolicy, SavedModelPolicy, S
 RNG = np.random.default_rng(0)
 CARTPOLE = RNG.normal(size=(3, 4)).astype(np.float32)
 RISK = {"observations": CARTPOLE, "alpha": np.array([0.1, 0.5, 1.0], np.float32)}
-UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
-
-
-def connect(transport, server, model="cartpole_v1", *, timeout=20.0, retries=0):
-    if transport == "grpc":
-        return GrpcPolicy(server.address, model=model, timeout=timeout, retries=retries)
-    return RestPolicy(server.url, model=model, timeout=timeout, retries=retries)
 
 
 @pytest.fixture(params=["grpc", "rest"])
@@ -31,7 +24,7 @@ def transport(request):
 
 
 @pytest.fixture(params=["grpc", "rest", "in_process"])
-def policy(request, server, models):
+def policy(request, server, models, connect):
     if request.param == "in_process":
         return SavedModelPolicy(models["cartpole_v1"])
     return connect(request.param, server)
@@ -60,7 +53,7 @@ def observations(model, batch):
 
 @pytest.mark.parametrize("model", ["cartpole_v1", "qbert", "minatar_breakout_v1"])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_transports_agree(server, models, transport, model, batch):
+def test_transports_agree(server, models, connect, transport, model, batch):
     served, local = connect(transport, server, model), SavedModelPolicy(models[model])
     inputs = {"observations": observations(model, batch)}
     risk = {**inputs, "alpha": np.linspace(0.1, 1, batch, dtype=np.float32)}
@@ -72,7 +65,6 @@ def test_transports_agree(server, models, transport, model, batch):
             assert answer[key].dtype == value.dtype
             np.testing.assert_allclose(answer[key], value, rtol=1e-6, atol=1e-6)
         assert answer["actions"].shape == (batch,)
-    served.close()
 
 
 def test_actions_and_values_by_hand(policy):
@@ -85,12 +77,11 @@ def test_actions_and_values_by_hand(policy):
 
 @pytest.mark.parametrize("transport", ["grpc", "rest"])
 @pytest.mark.parametrize("batching", [False, True])
-def test_metadata(server, batching_server, models, transport, batching):
+def test_metadata(server, batching_server, models, connect, transport, batching):
     query = {"query": np.zeros(2, np.int32)}
     expected = SavedModelPolicy(models["qbert"]).predict(query, "metadata")
     served = connect(transport, batching_server if batching else server, "qbert")
     answer = served.predict(query, "metadata")
-    served.close()
     assert answer.keys() == expected.keys()
     for key, value in expected.items():
         assert answer[key].dtype == value.dtype
@@ -149,25 +140,33 @@ def test_bad_inputs_are_one_sentence_and_are_not_sent(policy, server, inputs, si
     assert server.requests == 0
 
 
-def test_missing_model(server, transport):
+def test_missing_model(server, connect, transport):
     with pytest.raises(ServingError, match=r"has no model 'pong'.*--model") as error:
         connect(transport, server, "pong").signature()
     assert_one_sentence(error)
 
 
-def test_server_down(transport):
+def test_server_down(connect, transport):
     address = f"localhost:{free_port()}"
-    if transport == "grpc":
-        policy = GrpcPolicy(address, model="qbert", timeout=5, retries=1)
-    else:
-        policy = RestPolicy(f"http://{address}", model="qbert", timeout=5, retries=1)
+    policy = connect(
+        transport, address if transport == "grpc" else f"http://{address}", timeout=0.3
+    )
+    policy.retry = True
     with pytest.raises(ServingError, match=f"No server answers at .*{address}.*refused") as error:
         policy.signature()
+    assert policy.retried > 0
+    assert_one_sentence(error)
+
+
+@pytest.mark.parametrize("server", ["localhost:8501", "http://host:port", "ftp://host", "http://"])
+def test_an_address_that_is_none(server):
+    with pytest.raises(ServingError, match=rf"--server={server} is not an address") as error:
+        RestPolicy(server, model="qbert", timeout=5)
     assert_one_sentence(error)
 
 
 def test_unknown_host():
-    policy = RestPolicy("http://no.such.host.invalid:8501", model="qbert", timeout=5, retries=0)
+    policy = RestPolicy("http://no.such.host.invalid:8501", model="qbert", timeout=5, retry=False)
     with pytest.raises(ServingError, match=r"No server answers at .*--server") as error:
         policy.signature()
     assert_one_sentence(error)
@@ -180,8 +179,8 @@ def test_unknown_host():
         ("INTERNAL", "failed .*the moon.*log"),
     ],
 )
-def test_refused_requests_are_not_retried(server, transport, code, said):
-    policy = connect(transport, server, retries=3)
+def test_refused_requests_are_not_retried(server, connect, transport, code, said):
+    policy = connect(transport, server, retry=True)
     policy.signature()
     server.faults.append(StatusError(getattr(grpc.StatusCode, code), "the moon\nis full"))
     with pytest.raises(ServingError, match=said) as error:
@@ -190,38 +189,127 @@ def test_refused_requests_are_not_retried(server, transport, code, said):
     assert server.requests == 1
 
 
-def test_retries_until_a_server_is_available(server, transport):
-    policy = connect(transport, server, retries=2)
-    server.faults += [StatusError(UNAVAILABLE, "loading")] * 2
+BUSY = {
+    "UNAVAILABLE": StatusError(grpc.StatusCode.UNAVAILABLE, "loading"),
+    "RESOURCE_EXHAUSTED": StatusError(
+        grpc.StatusCode.RESOURCE_EXHAUSTED, "Server Threadpool Exhausted"
+    ),
+}
+
+
+@pytest.mark.parametrize("status", BUSY)
+def test_retries_until_the_server_takes_the_request(server, connect, transport, status):
+    policy = connect(transport, server, retry=True)
+    server.faults += [BUSY[status]] * 2
     assert policy.predict({"observations": CARTPOLE})["actions"].shape == (3,)
-    assert server.requests == 3
+    assert (server.requests, policy.retried) == (3, 2)
 
 
-def test_retries_are_limited(server, transport):
-    policy = connect(transport, server, retries=1)
-    server.faults += [StatusError(UNAVAILABLE, "loading")] * 2
-    with pytest.raises(ServingError, match=r"No server answers .*loading") as error:
+@pytest.mark.parametrize("status", BUSY)
+def test_without_retries_the_first_refusal_is_reported(server, connect, transport, status):
+    policy = connect(transport, server)
+    server.faults += [BUSY[status]]
+    with pytest.raises(ServingError, match=r"loading|overloaded .*--grpc_max_threads") as error:
         policy.predict({"observations": CARTPOLE})
     assert_one_sentence(error)
-    assert server.requests == 2
+    assert error.value.status == status
+    assert server.requests == 1
 
 
-def test_waits_double_with_jitter(monkeypatch):
+def test_retries_end_at_the_deadline(server, connect, transport):
+    policy = connect(transport, server, timeout=0.4, retry=True)
+    policy.signature()
+    server.faults += [BUSY["UNAVAILABLE"]] * 100
+    started = time.monotonic()
+    with pytest.raises(ServingError, match=r"No server answers .*loading") as error:
+        policy.predict({"observations": CARTPOLE})
+    assert time.monotonic() - started < 0.5
+    assert_one_sentence(error)
+    assert 2 < server.requests < 10
+
+
+def test_a_spoiled_batch_is_retried_once(server, connect, transport):
+    spoiled = StatusError(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        "Tensors with name 'x' from different tasks have different shapes and padding is off.",
+    )
+    policy = connect(transport, server, retry=True)
+    server.faults.append(spoiled)
+    assert policy.predict({"observations": CARTPOLE})["actions"].shape == (3,)
+    server.faults += [spoiled] * 2
+    with pytest.raises(ServingError, match=r"refused the request: .*different shapes") as error:
+        policy.predict({"observations": CARTPOLE})
+    assert_one_sentence(error)
+    assert server.requests == 4
+
+
+def test_waits_double_with_jitter_up_to_a_second(connect, monkeypatch):
     waits = []
-    monkeypatch.setattr(client.time, "sleep", waits.append)
-    policy = RestPolicy(f"http://localhost:{free_port()}", model="qbert", timeout=5, retries=20)
+    clock = SimpleNamespace(monotonic=lambda: sum(waits), sleep=waits.append)
+    policy = connect("rest", f"http://localhost:{free_port()}", timeout=20, retry=True)
+    monkeypatch.setattr(client, "time", clock)
     with pytest.raises(ServingError):
         policy.signature()
-    longest = np.minimum(0.1 * 2.0 ** np.arange(20), 5)
+    longest = np.minimum(0.05 * 2.0 ** np.arange(len(waits)), 1)
     shares = np.array(waits) / longest
     assert shares.min() >= 0.5
     assert shares.max() <= 1
-    assert len(np.unique(shares)) == 20
+    assert len(np.unique(shares)) == len(waits) > 20
+    assert 18 < sum(waits) <= 20
 
 
-def test_a_server_that_starts_late_is_found(models):
+def test_one_connection_is_kept(server, connect, transport):
+    policy = connect(transport, server)
+    for _ in range(5):
+        policy.predict({"observations": CARTPOLE})
+    assert (server.requests, len(server.peers)) == (5, 1)
+
+
+def test_a_connection_that_the_server_closed_is_opened_again(server, connect):
+    policy = connect("rest", server)
+    policy.signature()
+    policy.close()
+    assert policy.predict({"observations": CARTPOLE})["actions"].shape == (3,)
+
+
+def test_large_batches_are_sent_in_parts(models, start_server, connect, transport):
+    server = start_server({"cartpole_v1": models["cartpole_v1"]}, batching=True)
+    policy = connect(transport, server)
+    inputs = {
+        "observations": observations("cartpole_v1", 150),
+        "alpha": RNG.uniform(0.1, 1, 150).astype(np.float32),
+    }
+    answer = policy.predict(inputs, "risk")
+    assert server.requests == 3
+    for key, value in SavedModelPolicy(models["cartpole_v1"]).predict(inputs, "risk").items():
+        np.testing.assert_allclose(answer[key], value, rtol=1e-6)
+    policy.max_batch_size = 150
+    with pytest.raises(ServingError, match="refused the request: Task size 150 is larger than"):
+        policy.predict(inputs, "risk")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("observations", np.nan, "'observations' holds values that are not finite"),
+        ("observations", -np.inf, "'observations' holds values that are not finite"),
+        ("alpha", np.nan, "'alpha' holds values that are not finite"),
+        ("alpha", 0.0, "'alpha' holds values from 0 to 1; it must be above 0 and at most 1"),
+        ("alpha", 1.5, "'alpha' holds values from 0.1 to 1.5; it must be above 0"),
+    ],
+)
+def test_values_out_of_range_are_not_sent(policy, server, name, value, said):
+    inputs = {key: array.copy() for key, array in RISK.items()}
+    inputs[name].flat[1] = value
+    with pytest.raises(ServingError, match=said) as error:
+        policy.predict(inputs, "risk")
+    assert_one_sentence(error)
+    assert server.requests == 0
+
+
+def test_a_server_that_starts_late_is_found(models, connect):
     port, server = free_port(), []
-    policy = GrpcPolicy(f"localhost:{port}", model="wobbly", timeout=20, retries=8)
+    policy = connect("grpc", f"localhost:{port}", "wobbly", retry=True)
 
     def start():
         time.sleep(0.4)
@@ -233,12 +321,11 @@ def test_a_server_that_starts_late_is_found(models):
         assert policy.predict({"observations": CARTPOLE})["actions"].shape == (3,)
     finally:
         thread.join()
-        policy.close()
         server[0].stop()
 
 
-def test_deadline(server, transport):
-    policy = connect(transport, server, timeout=0.3, retries=3)
+def test_deadline(server, connect, transport):
+    policy = connect(transport, server, timeout=0.3, retry=True)
     policy.signature()
     released = threading.Event()
     server.faults.append(lambda: released.wait(20))
@@ -251,42 +338,19 @@ def test_deadline(server, transport):
     assert server.requests == 1
 
 
-def test_exchanged_ports_are_reported(server):
-    rest = RestPolicy(f"http://{server.address}", model="qbert", timeout=5, retries=0)
-    grpc_policy = GrpcPolicy(
-        server.url.removeprefix("http://"), model="qbert", timeout=5, retries=0
-    )
+def test_exchanged_ports_are_reported(server, connect):
+    rest = connect("rest", f"http://{server.address}", timeout=5)
+    grpc_policy = connect("grpc", server.url.removeprefix("http://"), timeout=5)
     for policy in (rest, grpc_policy):
         with pytest.raises(ServingError, match="--server") as error:
             policy.signature()
         assert_one_sentence(error)
 
 
-@pytest.mark.parametrize("body", [b"<html>Hello</html>", b"{}", b"[1]", b'{"metadata": 3}'])
-def test_another_web_server_is_reported(body):
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *arguments):
-            pass
-
-    with http.server.HTTPServer(("localhost", 0), Handler) as web:
-        thread = threading.Thread(target=web.handle_request)
-        thread.start()
-        url = f"http://localhost:{web.server_port}"
-        with pytest.raises(ServingError, match="is not TensorFlow Serving") as error:
-            RestPolicy(url, model="qbert", timeout=5, retries=0).signature()
-        thread.join()
-    assert_one_sentence(error)
-
-
 def test_without_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_serving.apis", None)
     with pytest.raises(ServingError, match=r'pip install "rainbow_tf\[serving\]"') as error:
-        GrpcPolicy("localhost:8500", model="qbert", timeout=5, retries=0)
+        GrpcPolicy("localhost:8500", model="qbert", timeout=5, retry=False)
     assert_one_sentence(error)
 
 

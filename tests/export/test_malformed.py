@@ -11,8 +11,6 @@ import tensorflow as tf
 from model_server import Servable, StatusError
 from tensorflow_serving.apis import predict_pb2
 
-from rainbow_tf.export.client import GrpcPolicy, RestPolicy
-
 GOOD = {"observations": np.ones((2, 4), np.float32)}
 DTYPES = [np.float64, np.int32, np.uint8, np.int64, np.bool_, np.complex64, np.float16]
 
@@ -101,12 +99,9 @@ def malformed_rest(rng):
 
 
 @pytest.fixture
-def stays_up(server):
+def stays_up(server, connect):
     """Checks before and after the test that good requests are answered alike."""
-    asked = [
-        GrpcPolicy(server.address, model="cartpole_v1", timeout=20, retries=0),
-        RestPolicy(server.url, model="cartpole_v1", timeout=20, retries=0),
-    ]
+    asked = [connect("grpc", server), connect("rest", server)]
     before = [policy.predict(GOOD) for policy in asked]
     yield
     for policy, answer in zip(asked, before, strict=True):
@@ -167,6 +162,8 @@ def exported(cartpole_model):
         ("risk", {"observations": (2, 4), "alpha": (2, 1)}, "assertion failed|Shape of"),
         ("risk", {"observations": (2, 2, 2), "alpha": (2,)}, "Shape of tensor"),
         ("metadata", {"query": (0,)}, "The batch is empty"),
+        ("serving_default", {"observations": (1025, 4)}, "at most 1024 examples, not.*1025"),
+        ("metadata", {"query": (10**6,)}, "at most 1024 examples, not.*1000000"),
     ],
 )
 def test_an_export_refuses_what_does_not_fit_its_signature(exported, signature, shapes, said):
@@ -180,3 +177,19 @@ def test_an_export_refuses_what_does_not_fit_its_signature(exported, signature, 
         with pytest.raises(StatusError, match=said) as caught:
             exported.run(signature, inputs)
         assert caught.value.code == grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("alpha", [0, -0.5, 1.001, np.nan, np.inf])
+def test_an_export_refuses_alpha_outside_its_range(exported, alpha):
+    inputs = {"observations": GOOD["observations"], "alpha": np.float32([0.5, alpha])}
+    with pytest.raises(StatusError, match="alpha must be above 0 and at most 1") as caught:
+        exported.run("risk", {name: tf.make_tensor_proto(v) for name, v in inputs.items()})
+    assert caught.value.code == grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("shape", [(4, 2, 84, 84, 3), (4, 2, 160, 210, 3), (4, 2, 210, 160, 1)])
+def test_an_export_refuses_screens_of_another_size(qbert_model, shape):
+    screens = tf.make_tensor_proto(np.zeros((1, *shape), np.uint8))
+    with pytest.raises(StatusError, match=r"Shape of tensor .*210,160,3\]") as caught:
+        Servable(qbert_model / "1", batching=False).run("from_frames", {"frames": screens})
+    assert caught.value.code == grpc.StatusCode.INVALID_ARGUMENT

@@ -12,13 +12,7 @@ from model_server import StatusError
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.environments.base import make_environment
 from rainbow_tf.export import play as play_module
-from rainbow_tf.export.client import (
-    GrpcPolicy,
-    RestPolicy,
-    SavedModelPolicy,
-    ServingError,
-    TensorSpec,
-)
+from rainbow_tf.export.client import SavedModelPolicy, ServingError, Signature, TensorSpec
 from rainbow_tf.export.play import Player, as_input, play
 from rainbow_tf.runs.weights import make_policy
 
@@ -41,14 +35,13 @@ def games(policy, config, *, episodes, alpha=None, watch=lambda score: None):
     return played
 
 
-def test_served_games_are_those_in_process(server, models):
+def test_served_games_are_those_in_process(server, models, connect):
     expected = games(SavedModelPolicy(models["wobbly"]), CARTPOLE, episodes=4)
     assert len(set(expected)) > 1, "equal games would prove nothing"
     assert all(10 < episode.score < 200 for episode in expected)
-    served = GrpcPolicy(server.address, model="wobbly", timeout=20, retries=0)
-    assert games(served, CARTPOLE, episodes=4) == expected
-    over_rest = RestPolicy(server.url, model="wobbly", timeout=20, retries=0)
-    assert games(over_rest, CARTPOLE, episodes=4) == expected
+    for transport in ("grpc", "rest"):
+        served = connect(transport, server, "wobbly")
+        assert games(served, CARTPOLE, episodes=4) == expected
 
 
 def test_an_export_plays_the_same_games_as_its_agent(cartpole, cartpole_model):
@@ -86,11 +79,9 @@ def test_risk_policy(models):
 
 
 @pytest.mark.parametrize("kind", ["grpc", "rest"])
-def test_atari_games(server, models, kind):
+def test_atari_games(server, models, connect, kind):
     config = Config(game="qbert", max_episode_frames=60, seed=3)
-    address = server.address if kind == "grpc" else server.url
-    make = GrpcPolicy if kind == "grpc" else RestPolicy
-    served = make(address, model="qbert", timeout=20, retries=0)
+    served = connect(kind, server, "qbert")
     expected = games(SavedModelPolicy(models["qbert"]), config, episodes=2)
     assert games(served, config, episodes=2) == expected
     assert [episode.length for episode in expected] == [15, 15]
@@ -148,20 +139,108 @@ def test_the_model_s_metadata_fills_in_missing_flags(models):
     assert config.environment == "MinAtar/Breakout-v1"
 
 
-def test_a_model_without_metadata_is_played(models, monkeypatch):
+def test_a_model_without_metadata_is_played(models):
     policy = SavedModelPolicy(models["wobbly"])
-    predict = policy.predict
-
-    def silent(inputs, signature="serving_default"):
-        if signature == "metadata":
-            raise ServingError("no such signature")
-        return predict(inputs, signature)
-
-    monkeypatch.setattr(policy, "predict", silent)
+    policy.signature()
+    del policy._signatures["metadata"]
     assert play_module._ask_about(policy) == {}
     assert games(policy, CARTPOLE, episodes=1)
     with pytest.raises(ConfigError, match="give --game"):
         play_module._environment_config(policy, {}, {})
+
+
+class Told(SavedModelPolicy):
+    """A model whose metadata is what it is told, as a server or a file could have it."""
+
+    def __init__(self, folder, **facts):
+        super().__init__(folder)
+        arrays = {name: np.asarray(fact)[None] for name, fact in facts.items()}
+        specs = {name: TensorSpec(a.dtype, (None, *a.shape[1:])) for name, a in arrays.items()}
+        query = self.signature("metadata").inputs
+        self._signatures = self._signatures | {"metadata": Signature(query, specs)}
+        self._facts = arrays
+
+    def _run(self, inputs, signature, deadline):
+        if signature == "metadata":
+            return self._facts
+        return super()._run(inputs, signature, deadline)
+
+
+@pytest.fixture
+def config_of(models):
+    """A function that returns the settings with which a model of this metadata is played."""
+
+    def find(given=(), **facts):
+        policy = Told(models["wobbly"], **facts)
+        return play_module._environment_config(policy, play_module._ask_about(policy), dict(given))
+
+    return find
+
+
+def text(value):
+    return np.array(value, object)
+
+
+def test_a_module_is_imported_only_for_the_flag(config_of, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
+    evil = "evil:CartPole-v1"
+    with pytest.raises(ConfigError) as error:
+        config_of(game=text(evil.encode()))
+    said = "plays evil:CartPole-v1, which imports the module evil; give --environment=evil:"
+    assert said in str(error.value)
+    assert "evil" not in sys.modules
+    assert config_of({"environment": evil}, game=text(evil.encode())).environment == evil
+    with pytest.raises(ConfigError, match="plays evil:CartPole-v1, not --game=qbert"):
+        config_of({"game": "qbert"}, game=text(evil.encode()))
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"game": np.int32(3)}, r"cannot be used \(game: int32 \[1\]\)"),
+        ({"game": np.zeros((0,), object)}, r"cannot be used \(game: object \[1, 0\]\)"),
+        ({"game": text(b"\xff\x1b[31m")}, r"--environment=.\?\[31m|\?\[31m"),
+        ({"score": text(b"high")}, r"cannot be used \(score: object"),
+        ({"preprocessing": text(b"{")}, r"cannot be used \(preprocessing: \{\)"),
+        ({"preprocessing": text(b"3")}, r"cannot be used \(preprocessing: 3\)"),
+        ({"preprocessing": text(b"[" * 10**5)}, r"cannot be used \(preprocessing: \[\["),
+        ({"preprocessing": text(b'{"frame_stack": "\\u001b[1m"}')}, r"--frame_stack=\?\[1m cannot"),
+        ({"preprocessing": text(b'{"action_repeat": 1e99}')}, r"--action_repeat=1e\+99 cannot"),
+        ({"preprocessing": text(b'{"protocol": []}')}, r"--protocol=\[\] cannot be used"),
+    ],
+)
+def test_metadata_of_any_type_is_one_sentence(config_of, facts, said):
+    with pytest.raises(ConfigError, match=said) as error:
+        make_environment(
+            config_of(**{"game": text(b"CartPole-v1")} | facts), num_envs=1, seed=0, training=False
+        )
+    assert str(error.value).isprintable()
+    assert len(str(error.value)) < 600
+
+
+def test_escape_sequences_in_metadata_are_not_printed(capsys):
+    about = {"score": np.float32(3), "score_protocol": "\x1b[2Jno-op"}
+    play_module._print_summary([1.0], [0.1], about)
+    assert capsys.readouterr().out.endswith("score in its run: 3 (?[2Jno-op)\n")
+
+
+@pytest.mark.parametrize(
+    ("actions", "said"),
+    [
+        (None, r"answers 'actions' as float64 \[0\]"),
+        (np.float32([1.0]), r"answers 'actions' as float32 \[1\]"),
+        (np.int32([[1]]), r"answers 'actions' as int32 \[1, 1\]"),
+        (np.int32([-1]), "chose action -1, but the environment has 2"),
+        (np.int64([2**40]), "chose action 1099511627776, but the environment has 2"),
+    ],
+)
+def test_actions_of_any_kind_are_one_sentence(models, monkeypatch, actions, said):
+    policy = SavedModelPolicy(models["wobbly"])
+    answer = {} if actions is None else {"actions": actions}
+    monkeypatch.setattr(policy, "predict", lambda inputs, signature: answer)
+    with pytest.raises(ServingError, match=said):
+        games(policy, CARTPOLE, episodes=1)
 
 
 @pytest.mark.parametrize("suffix", ["gif", "mp4"])
@@ -231,11 +310,11 @@ def test_the_model_is_named_after_the_game(server, run_play):
         (["--server=localhost:1"], ["--server=localhost:1", "--game"]),
         (["--server=localhost:1", "--game=qbertt"], ["--game=qbertt", "qbert?"]),
         (
-            ["--server=http://localhost:1", "--game=qbert", "--retries=0"],
+            ["--server=http://localhost:1", "--game=qbert", "--retry=False"],
             ["No server answers", "http://localhost:1", "refused"],
         ),
         (
-            ["--server=localhost:1", "--game=qbert", "--retries=1"],
+            ["--server=localhost:1", "--game=qbert", "--timeout=0.3"],
             ["No server answers", "localhost:1"],
         ),
         (["--model_dir=nowhere"], ["--model_dir=nowhere", "no SavedModel"]),
@@ -272,3 +351,4 @@ def test_help_shows_every_setting():
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     for flag in ("--game", "--environment", "--protocol", "--server", "--alpha", "--out"):
         assert f"{flag}:" in result.stdout
+    assert "only a model of someone you trust" in result.stdout

@@ -12,7 +12,8 @@ import grpc
 import numpy as np
 import pytest
 
-from rainbow_tf.export.client import GrpcPolicy, RestPolicy, SavedModelPolicy, ServingError
+from rainbow_tf.export.client import GrpcPolicy, SavedModelPolicy, ServingError
+from rainbow_tf.export.load import run_load
 
 IMAGE = "tensorflow/serving"
 SERVING = importlib.resources.files("rainbow_tf.export") / "serving"
@@ -47,7 +48,7 @@ def free_port():
 
 @pytest.fixture(scope="module")
 def real_server(models, tmp_path_factory):
-    """Ports of a real server of all models with the settings in export/serving."""
+    """Addresses of a real server of all models with the settings in export/serving."""
     engine, reason = (None, "") if shutil.which(BINARY) else engine_with_image()
     if engine is None and shutil.which(BINARY) is None:
         pytest.skip(f"no real server: no {BINARY} on PATH, {reason}")
@@ -67,6 +68,7 @@ def real_server(models, tmp_path_factory):
         "--enable_batching=true",
         f"--batching_parameters_file={settings}/batching.config",
         f"--monitoring_config_file={settings}/monitoring.config",
+        "--grpc_max_threads=64",
     ]
     ports, name = (free_port(), free_port()), f"rainbow_tf_{uuid.uuid4().hex}"
     if engine is None:
@@ -78,7 +80,7 @@ def real_server(models, tmp_path_factory):
     log = (folder / "log").open("w+")
     process = subprocess.Popen([*start, *arguments], stdout=log, stderr=log)
     try:
-        policy = GrpcPolicy(f"localhost:{ports[0]}", model="qbert", timeout=10, retries=0)
+        policy = GrpcPolicy(f"localhost:{ports[0]}", model="qbert", timeout=10, retry=False)
         deadline = time.monotonic() + 120
         while True:
             try:
@@ -89,7 +91,7 @@ def real_server(models, tmp_path_factory):
                     log.seek(0)
                     pytest.fail(f"the server did not start: {log.read()[-3000:]}")
                 time.sleep(0.5)
-        yield ports
+        yield {"grpc": f"localhost:{ports[0]}", "rest": f"http://localhost:{ports[1]}"}
     finally:
         if engine is not None:
             subprocess.run([engine, "stop", name], capture_output=True, timeout=60)
@@ -99,37 +101,43 @@ def real_server(models, tmp_path_factory):
 
 
 @pytest.mark.parametrize("model", ["cartpole_v1", "qbert", "minatar_breakout_v1"])
-def test_answers_equal_those_in_process(real_server, models, model):
-    grpc_port, rest_port = real_server
+def test_answers_equal_those_in_process(real_server, models, connect, model):
     local = SavedModelPolicy(models[model])
     spec = local.signature().inputs["observations"]
     rng = np.random.default_rng(1)
     observations = (100 * rng.random((3, *spec.shape[1:]))).astype(spec.dtype)
     inputs = {"observations": observations, "alpha": np.array([0.1, 0.5, 1], np.float32)}
-    for policy in (
-        GrpcPolicy(f"localhost:{grpc_port}", model=model, timeout=20, retries=3),
-        RestPolicy(f"http://localhost:{rest_port}", model=model, timeout=20, retries=3),
-    ):
+    for kind, address in real_server.items():
+        policy = connect(kind, address, model, retry=True)
         answer, expected = policy.predict(inputs, "risk"), local.predict(inputs, "risk")
         for key, value in expected.items():
             np.testing.assert_allclose(answer[key], value, rtol=1e-5, atol=1e-5)
 
 
-def test_missing_model_is_reported(real_server):
-    grpc_port, rest_port = real_server
-    for policy in (
-        GrpcPolicy(f"localhost:{grpc_port}", model="pong", timeout=20, retries=0),
-        RestPolicy(f"http://localhost:{rest_port}", model="pong", timeout=20, retries=0),
-    ):
+def test_missing_model_is_reported(real_server, connect):
+    for kind, address in real_server.items():
         with pytest.raises(ServingError, match="has no model 'pong'"):
-            policy.signature()
+            connect(kind, address, "pong").signature()
+
+
+def test_the_newest_version_is_available(real_server, connect):
+    assert connect("rest", real_server["rest"]).versions()[10] == "AVAILABLE"
+
+
+@pytest.mark.parametrize("kind", ["grpc", "rest"])
+def test_32_clients_lose_no_request(real_server, connect, kind):
+    policies = [connect(kind, real_server[kind], retry=True) for _ in range(32)]
+    load = run_load(policies, seconds=5, batch_size=1)
+    print(load)
+    assert load.latencies
+    assert not load.errors
 
 
 def test_malformed_requests_are_refused(real_server):
     from test_malformed import malformed_grpc
 
     rng = np.random.default_rng(3)
-    with grpc.insecure_channel(f"localhost:{real_server[0]}") as channel:
+    with grpc.insecure_channel(real_server["grpc"]) as channel:
         ask = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
         for _ in range(200):
             with pytest.raises(grpc.RpcError):
@@ -137,6 +145,6 @@ def test_malformed_requests_are_refused(real_server):
 
 
 def test_prometheus_metrics(real_server):
-    url = f"http://localhost:{real_server[1]}/monitoring/prometheus/metrics"
+    url = f"{real_server['rest']}/monitoring/prometheus/metrics"
     with urllib.request.urlopen(url, timeout=20) as response:
         assert b"tensorflow" in response.read()

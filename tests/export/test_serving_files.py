@@ -2,11 +2,17 @@
 
 import importlib.resources
 import re
+import shutil
+import urllib.error
+import urllib.request
 
 import pytest
 import yaml
 from google.protobuf import descriptor_pb2, message_factory, text_format, wrappers_pb2
+from model_server import MAX_BATCH_SIZE
 from tensorflow_serving.config import model_server_config_pb2
+
+from rainbow_tf.export.client import Policy
 
 FOLDER = importlib.resources.files("rainbow_tf.export") / "serving"
 FIELD = descriptor_pb2.FieldDescriptorProto
@@ -67,6 +73,7 @@ def test_models_config():
 
 def test_batching_config(messages):
     config = text_format.Parse(read("batching.config"), messages["BatchingParameters"])
+    assert config.max_batch_size.value == Policy.max_batch_size == MAX_BATCH_SIZE
     sizes = list(config.allowed_batch_sizes)
     assert sizes == sorted(sizes)
     assert sizes[-1] == config.max_batch_size.value, "otherwise the server does not start"
@@ -80,26 +87,95 @@ def test_monitoring_config(messages):
     assert config.prometheus_config.path == pod["metadata"]["annotations"]["prometheus.io/path"]
 
 
-def test_compose_and_kubernetes_start_the_same_server():
-    compose = yaml.safe_load(read("compose.yaml"))["services"]["policy"]
-    deployment, service = yaml.safe_load_all(read("kubernetes.yaml"))
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+@pytest.fixture
+def compose():
+    return yaml.safe_load(read("compose.yaml"))["services"]["policy"]
+
+
+@pytest.fixture
+def kubernetes():
+    """Deployment, Service and NetworkPolicy, and the one container."""
+    documents = list(yaml.safe_load_all(read("kubernetes.yaml")))
+    assert [d["kind"] for d in documents] == ["Deployment", "Service", "NetworkPolicy"]
+    (container,) = documents[0]["spec"]["template"]["spec"]["containers"]
+    return *documents, container
+
+
+def test_compose_and_kubernetes_start_the_same_server(compose, kubernetes):
+    *_, service, _, container = kubernetes
     assert compose["command"] == container["args"]
-    assert compose["ports"] == ["8500:8500", "8501:8501"]
     assert [port["containerPort"] for port in container["ports"]] == [8500, 8501]
     assert [port["port"] for port in service["spec"]["ports"]] == [8500, 8501]
     mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert mounted == {"models": "/models", "serving": "/serving"}
     assert [volume.rsplit(":", 2)[1] for volume in compose["volumes"]] == ["/models", "/serving"]
     files = re.findall(r"=/serving/(\S+)", " ".join(container["args"]))
-    assert len(files) == 3
+    assert len(files) == 2
     assert all((FOLDER / name).is_file() for name in files)
+
+
+def test_threads_are_set_and_batching_is_a_choice(compose):
+    assert "--grpc_max_threads=64" in compose["command"]
+    assert not any("batching" in argument for argument in compose["command"])
+    assert "# - --enable_batching=true" in read("compose.yaml")
+
+
+def test_the_server_cannot_write_and_is_not_root(compose, kubernetes):
+    assert compose["read_only"]
+    assert compose["user"] == "65534"
+    assert compose["cap_drop"] == ["ALL"]
+    assert all(volume.endswith(":ro") for volume in compose["volumes"])
+    deployment, _, _, container = kubernetes
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["automountServiceAccountToken"] is False
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert all(mount["readOnly"] for mount in container["volumeMounts"])
+
+
+def test_memory_is_limited_and_health_is_probed(compose, kubernetes):
+    assert compose["mem_limit"] == "2g"
+    container = kubernetes[-1]
+    assert container["resources"]["limits"] == {"cpu": "4", "memory": "2Gi"}
+    assert container["readinessProbe"]["httpGet"]["path"] == "/v1/models/qbert/metadata"
+    assert container["livenessProbe"]["tcpSocket"] == {"port": "grpc"}
+
+
+def test_the_readiness_probe_fails_until_a_version_is_loaded(start_server, models, tmp_path):
+    (tmp_path / "1").mkdir()
+    server = start_server({"qbert": tmp_path})
+    url = f"{server.url}/v1/models/qbert/metadata"
+    with pytest.raises(urllib.error.HTTPError, match="404") as error:
+        urllib.request.urlopen(url)
+    error.value.close()
+    shutil.copytree(models["qbert"] / "1", tmp_path / "2")
+    server.load_versions()
+    with urllib.request.urlopen(url) as response:
+        assert response.status == 200
+
+
+def test_nothing_is_exposed_beyond_the_machine_or_the_cluster(compose, kubernetes):
+    assert compose["ports"] == ["127.0.0.1:8500:8500", "127.0.0.1:8501:8501"]
+    deployment, service, network, _ = kubernetes
+    assert service["spec"]["type"] == "ClusterIP"
+    spec = network["spec"]
+    assert (
+        spec["podSelector"] == deployment["spec"]["selector"] == {"matchLabels": {"app": "policy"}}
+    )
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    assert "egress" not in spec
+    (rule,) = spec["ingress"]
+    assert rule["from"] == [{"podSelector": {"matchLabels": {"policy-client": "true"}}}]
 
 
 def test_the_page_explains_every_setting():
     page = read("README.md")
-    settings = re.findall(r"^      - (--\w+)", read("compose.yaml"), re.MULTILINE)
-    assert len(settings) == 7
+    settings = re.findall(r"^      (?:# )?- (--\w+)", read("compose.yaml"), re.MULTILINE)
+    assert len(settings) == 8
     settings += re.findall(r"^(\w+)", read("batching.config"), re.MULTILINE)
     for setting in settings:
         assert setting in page
