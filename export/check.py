@@ -163,23 +163,30 @@ def unsafe_operations(folder: Path) -> list[str]:
 
 
 def _outside_operations(graph: Any) -> set[str]:
-    nodes, saver = list(graph.graph_def.node), graph.saver_def
+    nodes = {node.name: node for node in graph.graph_def.node}
     functions = {item.signature.name: item.node_def for item in graph.graph_def.library.function}
-    tensors = [name for node in nodes for name in node.input] + [saver.restore_op_name]
+    tensors = [graph.saver_def.restore_op_name]
     for signature in graph.signature_def.values():
         tensors += [info.name for info in (*signature.inputs.values(), *signature.outputs.values())]
     for collection in graph.collection_def.values():  # which name what runs first
         tensors += collection.node_list.value
-    used = {name.lstrip("^").partition(":")[0] for name in tensors}
-    # The node that saves the model again never runs, unless another one uses it or its function.
-    idle = {saver.save_tensor_name.partition(":")[0]} - used
-    only_saving = _called((node for node in nodes if node.name in idle), functions)
-    runs = [node for node in nodes if node.name not in idle]
+    used: set[str] = set()
+    while tensors:
+        name = tensors.pop().lstrip("^").partition(":")[0]
+        if name in nodes and name not in used:
+            used.add(name)
+            tensors += nodes[name].input
+    # What nothing uses never runs: in every SavedModel, the nodes that save it again.
+    idle = [node for name, node in nodes.items() if name not in used]
+    only_saving = _called(idle, functions)
+    runs = [nodes[name] for name in used]
     for name in functions.keys() - only_saving:
         runs += functions[name]
     allowed = _HARMLESS if only_saving & _called(runs, functions) else (*_HARMLESS, *_SAVING)
-    saves = [node.op for name in only_saving for node in functions[name] if node.op not in allowed]
-    operations = [node.op for node in runs if node.op not in _HARMLESS] + saves
+    for name in only_saving:
+        idle += functions[name]
+    operations = [node.op for node in runs if node.op not in _HARMLESS]
+    operations += [node.op for node in idle if node.op not in allowed]
     return {operation for operation in operations if _OUTSIDE.search(operation)}
 
 

@@ -149,7 +149,7 @@ class Config:
         0.01 / 32**2,
         "RMSProp's epsilon, added to the mean square inside the root. DQN's 0.01 is for gradients "
         "summed over 32 examples; ours are averaged, so it is divided by 32 squared.",
-        above=(0, 1000),
+        above=(0, 1e9),
     )
     rmsprop_centered: bool = _setting(
         True,

@@ -210,6 +210,8 @@ def test_the_function_that_saves_a_model_must_not_be_called(model, through):
         elif through == "function":
             graph.graph_def.node.add().CopyFrom(saver)
             graph.graph_def.node[-1].name = "other"
+        if through in ("node", "function"):
+            graph.signature_def["serving_default"].outputs["actions"].name = "other:0"
         elif through == "signature":
             graph.signature_def["serving_default"].outputs["actions"].name = f"{name}:0"
         elif through == "main":

@@ -62,6 +62,7 @@ def test_only_these_settings_may_change():
         "run_dir",
         "restart",
         "export_dir",
+        "wandb",
         "threads",
         "checkpoint_period_frames",
         "max_checkpoints",
