@@ -42,7 +42,10 @@ def flip(path):
 
 
 def rename_operation(graph, name="MyOwnOp"):
-    graph.graph_def.library.function[0].node_def[0].op = name
+    # Of a signature: TensorFlow may load the functions that save a model without running them.
+    functions = graph.graph_def.library.function
+    wrapper = next(item for item in functions if "signature_wrapper" in item.signature.name)
+    wrapper.node_def[0].op = name
 
 
 def add_python(graph):
