@@ -1,23 +1,23 @@
-"""Mutations of files, as a disk, a person or an attacker makes them, for every reader.
+"""Mutations of files and answers, as a disk, a person or an attacker makes them.
 
 A reader takes a folder and returns what it read, or raises ConfigError with one sentence.
 """
 
+import copy
 import json
 import random
 
 from rainbow_tf.config import ConfigError
 
 VALUES = (None, True, -1, 0, 1.5, 2**31, 10**40, 1e308, "", "a\x1b[2J\n", "x" * 5000, [], {}, [[1]])
+VALUES += ("-1", "DT_STRING", "DT_INVALID", {"size": {}}, [{"size": "7"}] * 70, [1] * 300)
 TEXTS = (b"NaN", b"1e999", b"9" * 5000, b"[" * 3000, b'"\\ud800"', b"\xff", b"\0" * 200_000, b",,,")
 
 
 def mutate(data: bytes, rng: random.Random) -> bytes:
     """The bytes with one or several changes; JSON may also change within its structure."""
     if rng.random() < 0.4 and data[:1] in b"{[":
-        value = json.loads(data)
-        _mutate_value(value, rng)
-        return json.dumps(value).encode()
+        return json.dumps(mutate_json(json.loads(data), rng)).encode()
     changed = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 8))):
         place = rng.randrange(len(changed) + 1)
@@ -38,18 +38,17 @@ def mutate(data: bytes, rng: random.Random) -> bytes:
     return bytes(changed)
 
 
-def _mutate_value(value, rng):
-    """Replaces, removes or renames something at a random depth."""
-    keys = list(value) if isinstance(value, dict) else list(range(len(value)))
-    if not keys:
-        return
-    key = rng.choice(keys)
-    if isinstance(value[key], (dict, list)) and value[key] and rng.random() < 0.8:
-        _mutate_value(value[key], rng)
-    elif rng.random() < 0.2:
+def mutate_json(value, rng: random.Random):
+    """A copy in which something, at a random depth, is removed or another value."""
+    if not isinstance(value, (dict, list)) or not value or rng.random() < 0.1:
+        return copy.deepcopy(rng.choice(VALUES))
+    value = copy.copy(value)
+    key = rng.choice(list(value) if isinstance(value, dict) else range(len(value)))
+    if rng.random() < 0.1:
         del value[key]
     else:
-        value[key] = rng.choice(VALUES)
+        value[key] = mutate_json(value[key], rng)
+    return value
 
 
 def outcome(read, folder):

@@ -1,4 +1,5 @@
 import json
+import random
 import shutil
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from fuzz import mutate
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.framework import error_interpolation
 
@@ -223,6 +225,18 @@ def test_the_function_that_saves_a_model_must_not_be_called(model, through):
     rewrite(model, call_it)
     expected = [] if through is None else ["MergeV2Checkpoints", "SaveV2"]
     assert check.unsafe_operations(model / "1") == expected
+
+
+@pytest.mark.parametrize("cases", [200, pytest.param(20_000, marks=pytest.mark.stress)])
+def test_damaged_graphs_are_read_and_described(model, monkeypatch, cases):
+    monkeypatch.setattr(check, "_loading_problems", lambda *_: [])  # in a process of its own
+    path, rng = model / "1/saved_model.pb", random.Random(1)
+    good = path.read_bytes()
+    for _ in range(cases):
+        path.write_bytes(mutate(good, rng))
+        for sentence in check.check_version(model / "1"):
+            assert sentence.isprintable()
+            assert len(sentence) < 1000
 
 
 def test_a_good_folder(model, run_check):
