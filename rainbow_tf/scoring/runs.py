@@ -74,7 +74,7 @@ class Run:
 
 
 def read_runs(folder: Path, skip: Callable[[ConfigError], object] = print) -> list[Run]:
-    """Every run at or below a folder; those that cannot be read are told to `skip`."""
+    """Every run at or below a folder; those that cannot be read go to `skip`."""
     runs, problem = [], None
     for path in run_folders(folder):
         try:

@@ -150,7 +150,7 @@ def test_a_model_without_metadata_is_played(models):
 
 
 class Told(SavedModelPolicy):
-    """A model whose metadata is what it is told, as a server or a file could have it."""
+    """A model whose metadata can hold anything that a server or a file could."""
 
     def __init__(self, folder, **facts):
         super().__init__(folder)
