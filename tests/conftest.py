@@ -21,6 +21,8 @@ TESTS = Path(__file__).parent
 
 # The tests' own processes and the commands they start: no start-up notes of TensorFlow.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Ray forks this process. With servers of other tests in it, gRPC's fork handlers abort the child.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 if "PYTEST_XDIST_WORKER" in os.environ:  # the workers share the cores
     for variable in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
