@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from rainbow_tf.agent.layers import spaced_levels
 from rainbow_tf.agent.losses import q_values
 from rainbow_tf.agent.networks import Network, make_support
 from rainbow_tf.config import Config
@@ -33,14 +34,22 @@ def make_signatures(
     network: Network, *, config: Config, spec: EnvironmentSpec, training: Training, noisy: bool
 ) -> dict[str, Any]:
     """The concrete functions of the served model by name, with a free batch size, without XLA."""
-    support = make_support(config)
+    support = make_support(config) if config.has_support else None
+    levels = spaced_levels(network.head.num_levels) if config.has_quantiles else None
     observations = tf.TensorSpec((None, *spec.observation_shape), spec.frame_dtype, "observations")
     facts = describe(config, spec, training, noisy=noisy)
     if support is not None:
         facts["support"] = support
+    if levels is not None:
+        facts["levels"] = levels
 
-    def evaluate(stacks: tf.Tensor) -> Any:  # [B, S, *frame] -> [B, A, N]
-        return network(stacks, training=noisy, noise_per_example=noisy)
+    def evaluate(stacks: tf.Tensor, alpha: tf.Tensor | None = None) -> Any:
+        """The network's outputs [B, A, ...]; quantiles are those of levels up to alpha [B]."""
+        given = {}
+        if levels is not None:
+            share = tf.ones(tf.shape(stacks)[:1]) if alpha is None else alpha
+            given["levels"] = share[:, None] * levels
+        return network(stacks, training=noisy, noise_per_example=noisy, **given)
 
     def answer(stacks: tf.Tensor) -> dict[str, tf.Tensor]:
         if config.algorithm == "a3c":  # clients may sample from the probabilities
@@ -52,6 +61,8 @@ def make_signatures(
         answers = {"actions": _best(values), "q_values": values}
         if support is not None:
             answers["probabilities"] = tf.nn.softmax(outputs)
+        if levels is not None:
+            answers["quantiles"] = outputs[..., 0]
         return answers
 
     def serving_default(observations: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -61,9 +72,11 @@ def make_signatures(
         return answer(to_frames(checked(frames)))
 
     def risk(observations: tf.Tensor, alpha: tf.Tensor) -> dict[str, tf.Tensor]:
-        assert support is not None
-        logits = evaluate(to_stacks(checked(observations), spec))
-        values = cvar(support, logits, _checked_alpha(alpha, logits))
+        stacks = to_stacks(checked(observations), spec)
+        alpha = _checked_alpha(alpha, stacks)
+        outputs = evaluate(stacks, alpha)
+        # The mean of the quantiles up to alpha is exact; atoms must be cut off.
+        values = q_values(None, outputs) if support is None else cvar(support, outputs, alpha)
         actions = _best(values)
         best = tf.gather(values, actions, batch_dims=1)
         return {"actions": actions, "values": best, "action_values": values}
@@ -78,7 +91,7 @@ def make_signatures(
     if config.game is not None:
         shape = (None, spec.frame_stack, 2, *SCREEN_SHAPE, 3)
         wanted.append((from_frames, [tf.TensorSpec(shape, tf.uint8, "frames")]))
-    if support is not None:
+    if config.distributional:
         wanted.append((risk, [observations, tf.TensorSpec((None,), tf.float32, "alpha")]))
     wanted.append((metadata, [tf.TensorSpec((None,), tf.int32, "query")]))
     return {
@@ -121,10 +134,10 @@ def checked(batch: tf.Tensor) -> tf.Tensor:
         return tf.ensure_shape(batch, batch.shape)
 
 
-def _checked_alpha(alpha: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+def _checked_alpha(alpha: tf.Tensor, stacks: tf.Tensor) -> tf.Tensor:
     alpha = checked(alpha)
     requirements = [
-        tf.debugging.assert_equal(tf.shape(alpha), tf.shape(logits)[:1]),
+        tf.debugging.assert_equal(tf.shape(alpha), tf.shape(stacks)[:1]),
         tf.debugging.Assert(
             tf.reduce_all((alpha > 0) & (alpha <= 1)),
             ["alpha must be above 0 and at most 1, but holds", alpha],

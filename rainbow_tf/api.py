@@ -201,7 +201,10 @@ class Agent:
         return decision.values if is_batch else decision.values[0]
 
     def return_distribution(self, observation: np.ndarray) -> Any:
-        """The distributions of the actions' returns: a `tfp.distributions.FiniteDiscrete`."""
+        """The distributions of the actions' returns: a `tfp.distributions.FiniteDiscrete`.
+
+        Quantiles are projected on `num_atoms` atoms from `v_min` to `v_max`.
+        """
         import tensorflow_probability as tfp
 
         from rainbow_tf.agent.networks import make_support

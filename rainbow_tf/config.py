@@ -1,7 +1,8 @@
 """Every setting: default, unit, help and bounds.
 
 The defaults are the paper's full Rainbow agent. Lengths are in emulator frames, as in the paper;
-only `Config.steps` converts them to agent steps. Outside Atari an agent step is one frame.
+only `Config.steps` converts them to agent steps. Outside Atari an agent step is one frame. The
+file is long because every setting is here.
 """
 
 import dataclasses
@@ -47,14 +48,17 @@ def _setting(default: Any, help_text: str, *, may_change: bool = False, **bounds
 
 _REMOVED = ("pipeline", "replay_ratio")  # settings that old run folders still have
 
-# Baselines by the components of Rainbow that they have.
-_BASELINES: dict[tuple[str, ...], str] = {
+# Names of agents by the components that they have.
+_NAMES: dict[tuple[str, ...], str] = {
     (): "dqn",
     ("double",): "ddqn",
     ("double", "priority"): "prioritized_ddqn",
     ("double", "dueling"): "dueling_ddqn",
     ("distributional",): "distributional_dqn",
     ("noisy",): "noisy_dqn",
+    ("quantile",): "iqn",
+    ("double", "dueling", "multi_step", "shift"): "drq_eps",
+    ("priority", "dueling", "multi_step", "quantile", "noisy", "munchausen"): "beyond",
 }
 
 
@@ -104,6 +108,22 @@ class Config:
         3, "Reward steps before the bootstrap. For A3C: maximum steps per update.", within=(1, 1000)
     )
 
+    # Beyond Rainbow.
+    returns: str = _setting(
+        "categorical",
+        "How --distributional represents returns. categorical: probabilities of fixed atoms. "
+        "quantile: implicit quantiles (IQN), without bounds.",
+        choices=("categorical", "quantile"),
+    )
+    munchausen: bool = _setting(
+        False, "Munchausen targets: a bonus for likely actions, and a softmax policy."
+    )
+    augmentation: str = _setting(
+        "none",
+        "shift: updates see images that are shifted by up to 4 pixels (DrQ).",
+        choices=("none", "shift"),
+    )
+
     # The agent.
     algorithm: str = _setting(
         "rainbow",
@@ -114,11 +134,16 @@ class Config:
     network: str = _setting(
         "auto",
         "Network architecture; auto chooses by the shape of observations. dqn2013 is A3C's small "
-        "one. module:function is a torso of your own: it maps the environment's spec to a Keras "
-        "model.",
-        choices=("auto", "nature", "dqn2013", "data_efficient", "minatar", "mlp"),
+        "one, impala a residual one. module:function is a torso of your own: it maps the "
+        "environment's spec to a Keras model.",
+        choices=("auto", "nature", "dqn2013", "data_efficient", "minatar", "mlp", "impala"),
         or_module=True,
     )
+    network_width: int = _setting(2, "Multiplies the filters of --network=impala.", within=(1, 64))
+    spectral_norm: bool = _setting(
+        True, "Divide residual convolutions of --network=impala by their largest singular value."
+    )
+    layer_norm: bool = _setting(False, "Normalise the hidden layers of the head.")
     discount: float = _setting(0.99, "Discount per agent step.", within=(0, 1))
     num_atoms: int = _setting(51, "Atoms of the return distribution.", within=(2, 10_001))
     v_min: float = _setting(-10.0, "Lowest atom of the return distribution.", within=_VALUES)
@@ -128,6 +153,9 @@ class Config:
     epsilon_end: float = _setting(0.01, "Final epsilon, without noisy layers.", within=(0, 1))
     epsilon_decay_frames: int = _setting(
         250_000, "Frames of epsilon's decay, from --min_history_frames on.", within=_FRAMES
+    )
+    noisy_epsilon_frames: int = _setting(
+        0, "Frames in which agents with noisy layers explore by epsilon too.", within=_FRAMES
     )
 
     # Learning.
@@ -174,7 +202,7 @@ class Config:
     priority: str | None = _setting(
         None,
         "Error used as priority: KL divergence or cross-entropy of the distributions, or absolute "
-        "TD error of the means. Default: kl, or td without distributions.",
+        "TD error of the means. Default: kl, or td without atoms.",
         choices=("kl", "ce", "td"),
     )
     priority_exponent: float = _setting(0.5, "Exponent of the priorities.", within=(0, 1))
@@ -282,15 +310,17 @@ class Config:
                 "the paper uses --v_min=-10 --v_max=10."
             )
         self._check_actors()
+        self._check_beyond()
         if self.algorithm == "a3c":  # it has none of these components
             for name in ("double", "prioritized", "dueling", "distributional", "noisy"):
                 object.__setattr__(self, name, False)
         if self.frame_stack is None:
             object.__setattr__(self, "frame_stack", 4 if self.game is not None else 1)
-        if self.priority in ("kl", "ce") and not self.distributional:
+        if self.priority in ("kl", "ce") and not self.has_support:
+            what = "--returns=quantile" if self.has_quantiles else "--nodistributional"
             raise ConfigError(
-                f"--priority={self.priority} compares distributions, which --nodistributional "
-                "switches off; give --priority=td or leave it out."
+                f"--priority={self.priority} compares probabilities of atoms, which {what} does "
+                "not have; give --priority=td or leave it out."
             )
         shortest_ring, lanes = self.stack + self.n_step, self.num_envs * max(1, self.actors)
         if self.has_replay and self.replay_capacity // lanes < shortest_ring:
@@ -316,6 +346,22 @@ class Config:
             raise ConfigError(
                 f"--replay_shards={self.replay_shards} is more than --actors={self.actors}; each "
                 "shard stores the steps of at least one actor, so give fewer."
+            )
+
+    def _check_beyond(self) -> None:
+        given = {
+            "--returns=quantile": self.returns == "quantile",
+            "--munchausen": self.munchausen,
+            "--augmentation=shift": self.augmentation == "shift",
+            "--layer_norm": self.layer_norm,
+            "--network=impala": self.network == "impala",
+        }
+        for flag in (flag for flag, is_given in given.items() if is_given):
+            if self.algorithm == "a3c":
+                raise ConfigError(f"{flag} is for --algorithm=rainbow; leave it out of a3c.")
+        if self.returns == "quantile" and not self.distributional:
+            raise ConfigError(
+                "--returns=quantile needs distributions; leave out --nodistributional."
             )
 
     def _check_environment(self) -> None:
@@ -364,9 +410,19 @@ class Config:
         return 1 if self.threads is None and self.game is None else self.threads
 
     @property
+    def has_support(self) -> bool:
+        """Whether returns are probabilities of atoms."""
+        return self.distributional and self.returns == "categorical"
+
+    @property
+    def has_quantiles(self) -> bool:
+        """Whether returns are quantiles."""
+        return self.distributional and self.returns == "quantile"
+
+    @property
     def priority_measure(self) -> str:
         """Error used as priority, with the default filled in."""
-        return self.priority or ("kl" if self.distributional else "td")
+        return self.priority or ("kl" if self.has_support else "td")
 
     @property
     def has_replay(self) -> bool:
@@ -380,7 +436,7 @@ class Config:
 
     @property
     def agent(self) -> str:
-        """Name of the agent: rainbow, a baseline, or rainbow without some components."""
+        """Name of the agent: rainbow, another by name, or what differs from rainbow."""
         if self.algorithm == "a3c":
             return "a3c"
         parts = {
@@ -388,12 +444,17 @@ class Config:
             "priority": self.prioritized,
             "dueling": self.dueling,
             "multi_step": self.n_step > 1,
-            "distributional": self.distributional,
+            "distributional": self.has_support,
+            "quantile": self.has_quantiles,
             "noisy": self.noisy,
+            "munchausen": self.munchausen,
+            "shift": self.augmentation == "shift",
         }
-        kept = tuple(name for name, is_on in parts.items() if is_on)
+        has = tuple(name for name, is_on in parts.items() if is_on)
+        added = [name for name in ("quantile", "munchausen", "shift") if parts.pop(name)]
+        parts["distributional"] = self.distributional
         missing = [f"no_{name}" for name, is_on in parts.items() if not is_on]
-        name = [_BASELINES[kept]] if kept in _BASELINES else missing
+        name = [_NAMES[has]] if has in _NAMES else missing + added
         length = [f"n{self.n_step}"] if self.n_step not in (1, 3) else []
         own = self.network.rpartition(":")[2].replace("/", "_")
         network = [own] if self.network != "auto" else []

@@ -144,7 +144,7 @@ def _evaluate(values: flags.FlagValues) -> None:
         "max_episode_frames": config.max_episode_frames,
         "discount": config.discount,
         "clip_rewards": config.clip_rewards,
-        "support": [config.v_min, config.v_max] if config.distributional else None,
+        "support": [config.v_min, config.v_max] if config.has_support else None,
         # Where returns end, for predicted values and obtained returns alike.
         "returns_end_at": "life" if config.game and config.terminal_on_life_loss else "episode",
     }

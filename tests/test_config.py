@@ -110,6 +110,9 @@ def test_zero_is_a_value():
             },
             "dqn",
         ),
+        ({"returns": "quantile"}, "quantile"),
+        ({"munchausen": True, "double": False}, "no_double_munchausen"),
+        ({"augmentation": "shift", "network": "impala"}, "shift_impala"),
     ],
 )
 def test_agent_names(settings, name):
@@ -138,6 +141,15 @@ def test_environment_names_fit_folders():
             {"game": "qbert", "distributional": False, "priority": "kl"},
             ["--priority=kl", "--priority=td"],
         ),
+        (
+            {"game": "qbert", "returns": "quantile", "priority": "ce"},
+            ["--priority=ce", "--returns=quantile", "--priority=td"],
+        ),
+        (
+            {"game": "qbert", "returns": "quantile", "distributional": False},
+            ["--returns=quantile", "--nodistributional"],
+        ),
+        ({"game": "qbert", "algorithm": "a3c", "munchausen": True}, ["--munchausen", "a3c"]),
         ({"game": "qbert", "max_grad_norm": 0.0}, ["--max_grad_norm=0.0", "above 0"]),
         ({"game": "qbert", "replay_capacity": 10}, ["--replay_capacity=10", "28"]),
     ],

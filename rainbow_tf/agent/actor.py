@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from rainbow_tf.agent.losses import q_values
+from rainbow_tf.agent.losses import q_values, return_probs
 from rainbow_tf.agent.networks import Network
 from rainbow_tf.types import Decision
 
@@ -35,7 +35,7 @@ class Actor:
     def act_and_outputs(
         self, observation: np.ndarray, epsilon: float = 0.0
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The actions of `act`, and the network outputs [E, A, N] behind them."""
+        """The actions of `act`, and the network outputs [E, A, ...] behind them."""
         actions, outputs, _, _ = self._decide(tf.convert_to_tensor(observation))
         return self._explore(actions.numpy(), epsilon), outputs.numpy()
 
@@ -58,8 +58,8 @@ class Actor:
         return actions
 
     def _forward(self, observation: tf.Tensor) -> tuple:
-        """Greedy actions [E], outputs [E, A, N], values [E, A], return probabilities [E, A, N]."""
+        """Greedy actions [E], outputs [E, A, ...], values [E, A], probabilities of returns."""
         outputs = self._network(observation, training=self._noise, noise_per_example=self._noise)
         values = q_values(self._support, outputs)
         actions = tf.argmax(values, axis=1, output_type=tf.int32)
-        return actions, outputs, values, None if self._support is None else tf.nn.softmax(outputs)
+        return actions, outputs, values, return_probs(self._support, outputs)

@@ -124,6 +124,7 @@ class ReturnHead(keras.layers.Layer):
         dueling: bool = True,
         noisy: bool = True,
         sigma0: float = 0.5,
+        layer_norm: bool = False,
         seed: int | None = None,
         **kwargs,
     ):
@@ -132,20 +133,21 @@ class ReturnHead(keras.layers.Layer):
         self.num_atoms = num_atoms
         self.hidden_units = hidden_units
         self.dueling = dueling
-        self.noisy = noisy
-        self.sigma0 = sigma0
-        self.seed = seed
         make = functools.partial(dense, noisy=noisy, sigma0=sigma0)
+        activation = None if layer_norm else "relu"
         seeds = itertools.repeat(None) if seed is None else itertools.count(seed)
         self.advantage_hidden = make(
-            hidden_units, activation="relu", seed=next(seeds), name="advantage_hidden"
+            hidden_units, activation=activation, seed=next(seeds), name="advantage_hidden"
         )
         self.advantage = make(num_actions * num_atoms, seed=next(seeds), name="advantage")
         if dueling:
             self.value_hidden = make(
-                hidden_units, activation="relu", seed=next(seeds), name="value_hidden"
+                hidden_units, activation=activation, seed=next(seeds), name="value_hidden"
             )
             self.value = make(num_atoms, seed=next(seeds), name="value")
+        # Between a hidden layer and its ReLU, as in Clark et al. 2025.
+        streams = 1 + dueling if layer_norm else 0
+        self.norms = [keras.layers.LayerNormalization(epsilon=1e-5) for _ in range(streams)]
 
     def build(self, input_shape):
         """Builds the dense layers for these features."""
@@ -155,16 +157,22 @@ class ReturnHead(keras.layers.Layer):
         if self.dueling:
             self.value_hidden.build(input_shape)
             self.value.build(hidden_shape)
+        for norm in self.norms:
+            norm.build(hidden_shape)
 
     def call(self, features, training=False):
         """[..., in] -> [..., A, N]."""
         hidden = self.advantage_hidden(features, training=training)
+        if self.norms:
+            hidden = ops.relu(self.norms[0](hidden))
         advantage = self.advantage(hidden, training=training)
         lead = ops.shape(features)[:-1]
         advantage = ops.reshape(advantage, (*lead, self.num_actions, self.num_atoms))
         if not self.dueling:
             return advantage
         hidden = self.value_hidden(features, training=training)
+        if self.norms:
+            hidden = ops.relu(self.norms[1](hidden))
         value = self.value(hidden, training=training)[..., None, :]  # [..., 1, N]
         return value + advantage - ops.mean(advantage, axis=-2, keepdims=True)
 
@@ -172,18 +180,67 @@ class ReturnHead(keras.layers.Layer):
         """The leading axes of the features, then actions and atoms."""
         return (*input_shape[:-1], self.num_actions, self.num_atoms)
 
-    def get_config(self):
-        """The arguments that make this layer again."""
-        return {
-            **super().get_config(),
-            "num_actions": self.num_actions,
-            "num_atoms": self.num_atoms,
-            "hidden_units": self.hidden_units,
-            "dueling": self.dueling,
-            "noisy": self.noisy,
-            "sigma0": self.sigma0,
-            "seed": self.seed,
-        }
+
+@keras.saving.register_keras_serializable(package="rainbow_tf")
+class QuantileHead(ReturnHead):
+    """Maps features to [..., actions, N, 2]: quantiles of the returns, and their N levels.
+
+    Implicit quantiles (Dabney et al. 2018): cosines of the levels modulate the features. With
+    `training=True` every example draws its own levels; otherwise they are evenly spaced.
+    """
+
+    def __init__(
+        self,
+        num_actions: int,
+        num_levels: int,
+        *,
+        num_cosines: int = 64,
+        seed: int | None = None,
+        **kwargs,
+    ):
+        super().__init__(num_actions, 1, seed=seed, **kwargs)
+        self.num_levels = num_levels
+        self.num_cosines = num_cosines
+        # After those of the dense layers.
+        self.embedding_seed = None if seed is None else seed + 4
+        self.seed_generator = keras.random.SeedGenerator(None if seed is None else seed + 5)
+
+    def build(self, input_shape):
+        """Builds the embedding and the dense layers for these features."""
+        self.embedding = dense(
+            input_shape[-1], noisy=False, activation="relu", seed=self.embedding_seed
+        )
+        self.embedding.build((*input_shape[:-1], self.num_levels, self.num_cosines))
+        super().build(input_shape)
+
+    def call(self, features, training=False, levels=None):
+        """[..., in] -> [..., A, N, 2]; `levels` [..., N] can be given."""
+        *lead, width = ops.shape(features)
+        if levels is None:
+            levels = self._draw_levels(lead) if training else spaced_levels(self.num_levels)
+        levels = ops.broadcast_to(levels, (*lead, self.num_levels))
+        cosines = ops.cos(np.pi * ops.arange(self.num_cosines, dtype="float32") * levels[..., None])
+        rows = features[..., None, :] * self.embedding(cosines)  # [..., N, in]
+        # The levels of an example share its noise.
+        rows = ops.reshape(rows, (-1, width) if len(lead) == 1 else (lead[0], -1, width))
+        quantiles = super().call(rows, training=training)
+        quantiles = ops.reshape(quantiles, (*lead, self.num_levels, self.num_actions))
+        quantiles = ops.swapaxes(quantiles, -1, -2)
+        levels = ops.broadcast_to(levels[..., None, :], ops.shape(quantiles))
+        return ops.stack([quantiles, levels], axis=-1)
+
+    def _draw_levels(self, lead):
+        seed = tf.cast(self.seed_generator.next(), tf.int32)
+        return tf.random.stateless_uniform((*lead, self.num_levels), seed, alg="philox")
+
+    def compute_output_shape(self, input_shape):
+        """The leading axes of the features, then actions, levels, and the pair of each."""
+        return (*input_shape[:-1], self.num_actions, self.num_levels, 2)
+
+
+def spaced_levels(count: int) -> np.ndarray:
+    """The middles of `count` equal parts of [0, 1]."""
+    return (np.arange(count, dtype=np.float32) + 0.5) / count
 
 
 @keras.saving.register_keras_serializable(package="rainbow_tf")
@@ -199,7 +256,6 @@ class PolicyHead(keras.layers.Layer):
         super().__init__(**kwargs)
         self.num_actions = num_actions
         self.hidden_units = hidden_units
-        self.seed = seed
         make = functools.partial(dense, noisy=False)
         seeds = itertools.repeat(None) if seed is None else itertools.count(seed)
         self.hidden = make(hidden_units, activation="relu", seed=next(seeds), name="hidden")
@@ -220,15 +276,6 @@ class PolicyHead(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         """The leading axes of the features, with and without actions."""
         return (*input_shape[:-1], self.num_actions), input_shape[:-1]
-
-    def get_config(self):
-        """The arguments that make this layer again."""
-        return {
-            **super().get_config(),
-            "num_actions": self.num_actions,
-            "hidden_units": self.hidden_units,
-            "seed": self.seed,
-        }
 
 
 @keras.saving.register_keras_serializable(package="rainbow_tf")
@@ -256,6 +303,42 @@ class PatchConv2D(keras.layers.Conv2D):
         # Cast after the transpose: floats are four times as large as bytes.
         outputs = ops.matmul(scaled(patches), ops.reshape(self.kernel, (-1, self.filters)))
         return self.activation(outputs + self.bias)
+
+
+@keras.saving.register_keras_serializable(package="rainbow_tf")
+class SpectralConv2D(keras.layers.Conv2D):
+    """A convolution whose kernel is divided by its largest singular value (Miyato et al. 2018).
+
+    Each call with `training=True` improves the estimate of that value by one power iteration. Not
+    keras.layers.SpectralNormalization: it overwrites the kernel, also where the agent only acts.
+    """
+
+    def build(self, input_shape):
+        """Adds the estimate of the right singular vector."""
+        super().build(input_shape)
+        seed = getattr(self.kernel_initializer, "seed", None)
+        self.direction = self.add_weight(
+            name="direction",
+            shape=(self.filters,),
+            initializer=keras.initializers.RandomNormal(stddev=1.0, seed=seed),
+            trainable=False,
+        )
+
+    def call(self, inputs, training=False):
+        """The convolution with the normalised kernel."""
+        matrix = ops.reshape(self.kernel, (-1, self.filters))
+        fixed = ops.stop_gradient(matrix)
+        left = _unit(ops.matmul(fixed, self.direction))
+        right = _unit(ops.matmul(left, fixed))
+        if training:
+            self.direction.assign(right)
+        scale = ops.sum(left * ops.matmul(matrix, right))
+        outputs = self.convolution_op(inputs, self.kernel / scale) + self.bias
+        return self.activation(outputs)
+
+
+def _unit(vector):
+    return vector / (ops.sqrt(ops.sum(ops.square(vector))) + 1e-12)
 
 
 def scaled(observations):

@@ -11,6 +11,8 @@ from rainbow_tf.agent.networks import Network
 from rainbow_tf.config import Config
 from rainbow_tf.types import Batch, UpdateResult
 
+_SHIFT = 4  # pixels
+
 
 class DivergedError(RuntimeError):
     """The loss is not finite; carries the result and details of that update."""
@@ -33,12 +35,16 @@ class Learner:
         double: bool,
         priority: str,
         optimizer: keras.optimizers.Optimizer,
+        munchausen: bool = False,
+        shift_seed: int | None = None,  # of the augmentation; None: no augmentation
     ):
         self.online = online
         self.target = target
         self._support = support
         self._double = double
         self._priority = priority
+        self._munchausen = munchausen
+        self._shifts = None if shift_seed is None else keras.random.SeedGenerator(shift_seed)
         self.optimizer = optimizer
         self.optimizer.build(online.trainable_variables)
         self._compiled_update = tf.function(self._update, jit_compile=True, autograph=False)
@@ -51,6 +57,7 @@ class Learner:
             "online": self.online.variables,
             "target": self.target.variables,
             "optimizer": self.optimizer.variables,
+            **({} if self._shifts is None else {"shifts": [self._shifts.state]}),
         }
 
     def update_target(self) -> None:
@@ -67,10 +74,19 @@ class Learner:
     def _update(self, *tensors: tf.Tensor) -> tf.Tensor:
         """Errors [B], loss and mean value in one vector, for a single copy to the host."""
         batch = Batch(*tensors)
+        if self._shifts is not None:
+            batch = batch._replace(
+                observation_tm1=random_shift(batch.observation_tm1, self._shifts.next()),
+                observation_t=random_shift(batch.observation_t, self._shifts.next()),
+            )
         # Own noise per pass: a selector that shares the target's noise is biased.
         outputs_t = self.target(batch.observation_t, training=True)
         selector = self.online(batch.observation_t, training=True) if self._double else outputs_t
-        action_t = tf.argmax(self._values(selector), axis=1, output_type=tf.int32)
+        values_t, reward_t = self._values(selector), batch.reward_t
+        action_t = tf.argmax(values_t, axis=1, output_type=tf.int32)
+        if self._munchausen:
+            values_tm1 = self._values(self.target(batch.observation_tm1, training=True))
+            reward_t, action_t = losses.munchausen(values_tm1, batch.action_tm1, reward_t, values_t)
         with tf.GradientTape() as tape:
             outputs_tm1 = self.online(batch.observation_tm1, training=True)
             error_loss, errors = losses.losses_and_errors(
@@ -78,7 +94,7 @@ class Learner:
                 self._priority,
                 outputs_tm1,
                 batch.action_tm1,
-                batch.reward_t,
+                reward_t,
                 batch.discount_t,
                 outputs_t,
                 action_t,
@@ -90,6 +106,21 @@ class Learner:
 
     def _values(self, outputs: tf.Tensor) -> tf.Tensor:
         return losses.q_values(self._support, outputs)
+
+
+def random_shift(images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Shifts each example of [B, S, H, W, ...] by up to 4 pixels, repeating the edge.
+
+    As in DrQ (Kostrikov et al. 2021); all frames of a stack move together.
+    """
+    batch, _, height, width = images.shape[:4]
+    shape, seed = (2, batch, 1), tf.cast(seed, tf.int32)
+    # For the algorithm, see NoisyDense.
+    shifts = tf.random.stateless_uniform(shape, seed, -_SHIFT, _SHIFT + 1, tf.int32, alg="philox")
+    rows = tf.clip_by_value(tf.range(height) + shifts[0], 0, height - 1)  # [B, H]
+    columns = tf.clip_by_value(tf.range(width) + shifts[1], 0, width - 1)  # [B, W]
+    images = tf.gather(images, rows, axis=2, batch_dims=1)
+    return tf.gather(images, columns, axis=3, batch_dims=1)
 
 
 def make_optimizer(config: Config) -> keras.optimizers.Optimizer:

@@ -15,7 +15,9 @@ from keras import ops
 from rainbow_tf.agent.layers import (
     PatchConv2D,
     PolicyHead,
+    QuantileHead,
     ReturnHead,
+    SpectralConv2D,
     dense,
     fan_in_uniform,
     scaled,
@@ -32,7 +34,11 @@ _ARCHITECTURES: dict[str, tuple[tuple[tuple[int, int, int], ...], tuple[int, ...
     "data_efficient": (((32, 5, 5), (64, 5, 5)), (), 256),
     "minatar": (((16, 3, 1),), (), 128),
     "mlp": ((), (128,), 128),
+    "impala": ((), (), 512),  # its convolutions are in ImpalaTorso
 }
+_IMPALA_FILTERS = (16, 32, 32)  # per stack, times the width
+_IMPALA_POOLED = 6  # pixels per side
+_LEVELS = 8  # of quantiles, in predictions, targets and acting (Clark et al. 2025)
 
 
 @keras.saving.register_keras_serializable(package="rainbow_tf")
@@ -43,7 +49,6 @@ class Torso(keras.layers.Layer):
         self, convolutions: Sequence[Sequence[int]], *, seeds: Sequence[int | None], **kwargs
     ):
         super().__init__(**kwargs)
-        self._config = {"convolutions": convolutions, "seeds": seeds}
         self.convolutions = [
             (PatchConv2D if kernel == stride else keras.layers.Conv2D)(
                 filters,
@@ -69,17 +74,51 @@ class Torso(keras.layers.Layer):
         inputs = scaled(inputs)
         return ops.reshape(inputs, (-1, math.prod(inputs.shape[1:])))
 
-    def get_config(self):
-        """The arguments that make this layer again."""
-        return {**super().get_config(), **self._config}
+
+@keras.saving.register_keras_serializable(package="rainbow_tf")
+class ImpalaTorso(keras.layers.Layer):
+    """Images -> features [B, F]: the residual network of IMPALA (Espeholt et al. 2018).
+
+    As in Clark et al. 2025, its filters are multiplied by `width`, the residual convolutions can
+    have a spectral norm of 1, and the last images are max-pooled to 6 x 6.
+    """
+
+    def __init__(self, width: int, *, spectral_norm: bool, seed: int, **kwargs):
+        super().__init__(**kwargs)
+        residual = SpectralConv2D if spectral_norm else keras.layers.Conv2D
+        seeds = iter((np.random.SeedSequence(seed).generate_state(15) // 2).tolist())
+        # Five per stack: the first one, and two residual blocks of two.
+        self.convolutions = [
+            make(width * filters, 3, padding="same", kernel_initializer=fan_in_uniform(next(seeds)))
+            for filters in _IMPALA_FILTERS
+            for make in (keras.layers.Conv2D, *[residual] * 4)
+        ]
+
+    def build(self, input_shape):
+        """Builds the convolutions for these images."""
+        for layer in self.convolutions:
+            layer.build(input_shape)
+            input_shape = layer.compute_output_shape(input_shape)
+
+    def call(self, inputs, training=False):
+        """[B, H, W, C] -> [B, F]; bytes are scaled to [0, 1]."""
+        features = scaled(inputs)
+        for first in range(0, len(self.convolutions), 5):
+            enter, *residual = self.convolutions[first : first + 5]
+            features = ops.max_pool(enter(features), 3, 2, "same")
+            for one, other in (residual[:2], residual[2:]):
+                hidden = one(ops.relu(features), training=training)
+                features += other(ops.relu(hidden), training=training)
+        features = ops.relu(ops.adaptive_max_pool(features, (_IMPALA_POOLED, _IMPALA_POOLED)))
+        return ops.reshape(features, (-1, math.prod(features.shape[1:])))
 
 
 @keras.saving.register_keras_serializable(package="rainbow_tf")
 class Network(keras.Model):
     """Observations [B, S, *frame] -> outputs of the head.
 
-    A `ReturnHead` returns [B, A, N]: logits of N atoms, or values with N = 1. A `PolicyHead`
-    returns logits [B, A] and values [B].
+    A `ReturnHead` returns [B, A, N]: logits of N atoms, or values with N = 1. A `QuantileHead`
+    returns quantiles and levels [B, A, N, 2], a `PolicyHead` logits [B, A] and values [B].
     """
 
     def __init__(
@@ -95,14 +134,19 @@ class Network(keras.Model):
         self.hidden = list(hidden)
         self.head = head
 
-    def call(self, observations, training=False, noise_per_example=False):
-        """Adds noise if `training`: one draw for the batch, or one per example."""
+    def call(self, observations, training=False, noise_per_example=False, levels=None):
+        """Adds noise if `training`: one draw for the batch, or one per example.
+
+        `levels` [B, N] are those of a `QuantileHead`.
+        """
         features = self.torso(channels_last(observations))
+        given = {} if levels is None else {"levels": levels}
         if noise_per_example:
             features = features[:, None]  # groups of one: noisy layers draw noise per group
+            given = {name: value[:, None] for name, value in given.items()}
         for layer in self.hidden:
             features = layer(features, training=training)
-        outputs = self.head(features, training=training)
+        outputs = self.head(features, training=training, **given)
         return outputs[:, 0] if noise_per_example else outputs
 
     def noise_scales(self) -> dict[str, float]:
@@ -152,17 +196,24 @@ def make_network(config: Config, spec: EnvironmentSpec, *, seed: int, name: str)
     if config.algorithm == "a3c":
         head = PolicyHead(spec.num_actions, hidden_units=head_units, seed=seeds.pop(0))
     else:
-        head = ReturnHead(
+        make_head: type[ReturnHead] = QuantileHead if config.has_quantiles else ReturnHead
+        atoms = config.num_atoms if config.distributional else 1
+        head = make_head(
             spec.num_actions,
-            config.num_atoms if config.distributional else 1,
+            _LEVELS if config.has_quantiles else atoms,
             hidden_units=head_units,
             dueling=config.dueling,
             noisy=config.noisy,
             sigma0=config.noisy_sigma,
+            layer_norm=config.layer_norm,
             seed=seeds.pop(0),
         )
-    torso = Torso(convolutions, seeds=torso_seeds)
-    if is_own(config):
+    torso: keras.layers.Layer = Torso(convolutions, seeds=torso_seeds)
+    if config.network == "impala":
+        torso = ImpalaTorso(
+            config.network_width, spectral_norm=config.spectral_norm, seed=seeds.pop(0)
+        )
+    elif is_own(config):
         torso = _own_torso(config, spec, seed)
     network = Network(torso=torso, hidden=hidden, head=head, name=name)
     network(np.zeros((1, spec.frame_stack, *spec.frame_shape), spec.frame_dtype))
@@ -234,7 +285,10 @@ def _spread_biases(network: Network, rng: np.random.Generator) -> None:
 
 
 def make_support(config: Config) -> np.ndarray | None:
-    """The atoms z of the return distribution, or None for agents without one."""
+    """The atoms z of the return distribution, or None for agents without one.
+
+    Quantiles need none; they are shown on these.
+    """
     if not config.distributional:
         return None
     return np.linspace(config.v_min, config.v_max, config.num_atoms, dtype=np.float32)
@@ -249,9 +303,12 @@ def _architecture(config: Config, spec: EnvironmentSpec) -> tuple:
         found = _ARCHITECTURES[large if size >= 36 else "minatar" if size >= 3 else "mlp"]
         return found if name == "auto" else ((), (), found[-1])
     convolutions, _, _ = _ARCHITECTURES[name]
+    least = 1 if convolutions else 0
+    if name == "impala":
+        least, size = _IMPALA_POOLED, -(-size // 2 ** len(_IMPALA_FILTERS))
     for _, kernel, stride in convolutions:
         size = (size - kernel) // stride + 1
-    if convolutions and size < 1:
+    if size < least:
         raise ConfigError(
             f"--network={name} needs larger images than frames of shape {spec.frame_shape}; "
             "omit --network to choose one automatically."

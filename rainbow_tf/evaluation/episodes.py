@@ -49,7 +49,7 @@ class _Lane:
         seen = np.clip(rewards, -1, 1) if config.clip_rewards else rewards
         returns = discounted_returns(seen, np.array(self.discounts), bootstrap)
         outside = None
-        if config.distributional:
+        if config.has_support:
             outside = float(np.mean((returns < config.v_min) | (returns > config.v_max)))
         return EvaluatedEpisode(
             score=float(rewards.sum()),

@@ -27,7 +27,7 @@ PRINTED_MEDIANS = {agent: medians for agent, (_, *medians) in _PAPER.items()}
 _ATARI100K_COLUMNS = {
     "DER_van_Hasselt_2019": "n20_data_efficient",
     "SimPLe_Kaiser_2019": "simple",
-    "DrQ_eps_100runs": "drq_eps",
+    "DrQ_eps_100runs": "drq_eps_n10",
     "SPR_100runs": "spr",
     "IRIS_5runs": "iris",
     "EfficientZero": "efficient_zero",

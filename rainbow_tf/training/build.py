@@ -135,6 +135,11 @@ def make_learner(
     config: Config, spec: EnvironmentSpec, *, online_seed: int, target_seed: int
 ) -> Learner:
     """Online and target network, and their learner."""
+    if config.augmentation == "shift" and len(spec.frame_shape) == 1:
+        raise ConfigError(
+            f"--augmentation=shift moves images, and observations are {spec.frame_shape}; leave "
+            "it out."
+        )
     return Learner(
         online=make_network(config, spec, seed=online_seed, name="online"),
         target=make_network(config, spec, seed=target_seed, name="target"),
@@ -142,6 +147,8 @@ def make_learner(
         double=config.double,
         priority=config.priority_measure,
         optimizer=make_optimizer(config),
+        munchausen=config.munchausen,
+        shift_seed=online_seed if config.augmentation == "shift" else None,
     )
 
 

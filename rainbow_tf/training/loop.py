@@ -58,11 +58,11 @@ def _train(config: Config, parts: Parts, start: Counters) -> Iterator[Tick]:
 
 
 def exploration(config: Config, steps: int) -> float:
-    """Epsilon of the schedule; 0 with noisy layers.
+    """Epsilon of the schedule; with noisy layers, 0 after --noisy_epsilon_frames.
 
     It decays from the first update on, as in DQN's own code, DQN Zoo and Dopamine.
     """
-    if config.noisy:
+    if config.noisy and steps >= config.steps(config.noisy_epsilon_frames):
         return 0.0
     learning_steps = max(0, steps - config.steps(config.min_history_frames))
     progress = learning_steps / max(1, config.steps(config.epsilon_decay_frames))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from rainbow_tf.agent.layers import NoisyDense, ReturnHead
+from rainbow_tf.agent.layers import NoisyDense, QuantileHead, ReturnHead, SpectralConv2D
 
 # f(eps) = sign(eps) sqrt|eps| with eps ~ N(0, 1) has variance E|eps| = sqrt(2 / pi).
 NOISE_VARIANCE = np.sqrt(2 / np.pi)
@@ -393,17 +393,28 @@ HEAD_ARGUMENTS = {
     "dueling": False,
     "noisy": False,
     "sigma0": 0.25,
+    "layer_norm": True,
     "seed": 11,
     "name": "head",
+}
+QUANTILE_ARGUMENTS = {
+    **{name: value for name, value in HEAD_ARGUMENTS.items() if name != "num_atoms"},
+    "num_levels": 6,
+    "num_cosines": 5,
 }
 
 
 @pytest.mark.parametrize(
-    ("kind", "arguments"), [(NoisyDense, NOISY_ARGUMENTS), (ReturnHead, HEAD_ARGUMENTS)]
+    ("kind", "arguments"),
+    [
+        (NoisyDense, NOISY_ARGUMENTS),
+        (ReturnHead, HEAD_ARGUMENTS),
+        (QuantileHead, QUANTILE_ARGUMENTS),
+    ],
 )
 def test_keras_contract(kind, arguments):
     """No argument has its default value, so that a forgotten one shows."""
-    positional = {"units", "num_actions", "num_atoms"}
+    positional = {"units", "num_actions", "num_atoms", "num_levels"}
     layer = kind(
         *(value for name, value in arguments.items() if name in positional),
         **{name: value for name, value in arguments.items() if name not in positional},
@@ -570,3 +581,104 @@ def test_initial_weights_of_a_head_are_bounded_by_fan_in():
         assert_allclose(hidden.kernel_sigma, np.full((100, 400), 0.2), rtol=1e-6)
     assert_allclose(layer.value.kernel_sigma, np.full((400, 5), 0.1), rtol=1e-6)
     assert_allclose(layer.advantage.bias_sigma, np.full(20, 0.1), rtol=1e-6)
+
+
+def test_layer_norm_stands_between_a_hidden_layer_and_its_relu():
+    layer = head(layer_norm=True, noisy=False)
+    randomise(layer)
+    features = random((6, 3))
+    before = layer(features).numpy()
+    for hidden in (layer.advantage_hidden, layer.value_hidden):
+        hidden.kernel.assign(7 * hidden.kernel)
+        hidden.bias.assign(7 * hidden.bias)
+    assert_allclose(layer(features), before, rtol=1e-3, atol=1e-4)  # no scale passes it
+    normed = layer.norms[0](layer.advantage_hidden(features)).numpy()
+    assert (normed < 0).any()  # the ReLU comes later
+
+
+def quantile_head(**kwargs):
+    layer = QuantileHead(3, kwargs.pop("num_levels", 8), num_cosines=5, seed=3, **kwargs)
+    layer.build((None, 4))
+    randomise(layer)
+    return layer
+
+
+def test_quantiles_by_hand():
+    layer = quantile_head(noisy=False, dueling=False, hidden_units=6)
+    features, levels = random((2, 4)), np.float32([[0.1, 0.7] * 4, [0.2, 0.9] * 4])
+    outputs = layer(features, levels=levels).numpy()
+    embedding, hidden, last = layer.embedding, layer.advantage_hidden, layer.advantage
+    for example, which in itertools.product(range(2), range(8)):
+        cosines = np.cos(np.pi * np.arange(5) * levels[example, which])
+        embedded = np.maximum(cosines @ embedding.kernel.numpy() + embedding.bias.numpy(), 0)
+        units = (features[example] * embedded) @ hidden.kernel.numpy() + hidden.bias.numpy()
+        expected = np.maximum(units, 0) @ last.kernel.numpy() + last.bias.numpy()
+        assert_allclose(outputs[example, :, which, 0], expected, rtol=1e-4, atol=1e-5)
+        assert_allclose(outputs[example, :, which, 1], levels[example, which])
+
+
+def test_levels_are_evenly_spaced_unless_training():
+    layer = quantile_head()
+    levels = layer(random((2, 4)))[..., 1].numpy()
+    assert_allclose(levels, np.tile((np.arange(8) + 0.5) / 8, (2, 3, 1)))
+
+
+@both_modes
+def test_levels_in_training_are_uniform_and_fresh_for_every_example_and_call(mode):
+    layer = quantile_head(num_levels=50)
+    call = mode(lambda x: layer(x, training=True))
+    levels = np.stack([call(tf.constant(random((20, 4)))).numpy() for _ in range(2)])[..., 1]
+    assert (levels == levels[:, :, :1]).all()  # the same for all actions
+    assert len(np.unique(levels)) > 0.99 * 2 * 20 * 50
+    assert 0 <= levels.min() < levels.max() < 1
+    assert_allclose(np.histogram(levels[:, :, 0], 4, (0, 1))[0], 500, atol=100)
+
+
+def test_levels_of_an_example_share_its_noise():
+    layer = quantile_head(dueling=False)
+    same = np.full((5, 8), 0.3, np.float32)
+    features = np.tile(random((1, 4)), (5, 1))
+    shared = layer(features, training=True, levels=same).numpy()[..., 0]
+    assert_allclose(shared, np.broadcast_to(shared[:1, :, :1], shared.shape), rtol=1e-5)
+    grouped = layer(features[:, None], training=True, levels=same[:, None]).numpy()[:, 0, :, :, 0]
+    assert_allclose(grouped, np.broadcast_to(grouped[..., :1], grouped.shape), rtol=1e-5)
+    assert len(np.unique(grouped[:, 0, 0])) == 5  # each group draws its own
+
+
+def spectral_conv():
+    layer = SpectralConv2D(5, 3, padding="same", kernel_initializer="glorot_uniform")
+    layer.build((None, 6, 6, 2))
+    layer.kernel.assign(3 * random((3, 3, 2, 5)))
+    layer.bias.assign(random(5))
+    return layer
+
+
+def test_spectral_norm_is_one_after_convergence():
+    layer, images = spectral_conv(), random((2, 6, 6, 2))
+    for _ in range(300):
+        layer(images, training=True)
+    largest = np.linalg.svd(layer.kernel.numpy().reshape(-1, 5), compute_uv=False)[0]
+    plain = keras.ops.conv(images, layer.kernel / largest, padding="same") + layer.bias
+    assert_allclose(layer(images), plain, rtol=1e-4, atol=1e-5)
+
+
+def test_spectral_norm_is_estimated_in_training_only_and_the_kernel_stays():
+    layer, images = spectral_conv(), random((2, 6, 6, 2))
+    kernel, direction = layer.kernel.numpy(), layer.direction.numpy()
+    layer(images)
+    assert_array_equal(layer.direction, direction)
+    layer(images, training=True)
+    assert not np.array_equal(layer.direction, direction)
+    assert_array_equal(layer.kernel, kernel)
+
+
+def test_the_scale_of_a_spectral_kernel_has_no_gradient():
+    layer, images = spectral_conv(), random((2, 6, 6, 2))
+    for _ in range(300):
+        layer(images, training=True)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.square(layer(images)))
+    gradient = tape.gradient(loss, layer.kernel.value).numpy()
+    along = float(np.sum(gradient * layer.kernel.numpy()))
+    sizes = np.linalg.norm(gradient) * np.linalg.norm(layer.kernel.numpy())
+    assert abs(along) < 1e-3 * sizes  # outputs do not depend on the kernel's scale

@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from rainbow_tf.agent import losses
 from rainbow_tf.agent.actor import Actor
 from rainbow_tf.agent.layers import NoisyDense
-from rainbow_tf.agent.learner import Learner, make_optimizer
+from rainbow_tf.agent.learner import Learner, make_optimizer, random_shift
 from rainbow_tf.agent.networks import make_network, make_support
 from rainbow_tf.config import Config
 from rainbow_tf.types import Batch, EnvironmentSpec
@@ -35,6 +35,7 @@ def make_learner(config, seed=1, learning_rate=1e-3):
         double=config.double,
         priority=config.priority_measure,
         optimizer=make_optimizer(config),
+        munchausen=config.munchausen,
     )
 
 
@@ -77,6 +78,7 @@ def table_learner(entries, *, support=None, double=True, **kwargs):
         double=double,
         priority=config.priority_measure,
         optimizer=make_optimizer(config),
+        munchausen=config.munchausen,
     )
 
 
@@ -168,16 +170,22 @@ def rainbow(compiled_rainbow):
 
 @pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize(
-    ("double", "dueling", "distributional", "noisy"),
-    list(itertools.product([True, False], repeat=4)),
+    ("double", "dueling", "returns", "noisy", "munchausen"),
+    list(
+        itertools.product(
+            [True, False], [True, False], ["categorical", "quantile", None], *[[True, False]] * 2
+        )
+    ),
 )
-def test_every_combination_learns_and_acts(double, dueling, distributional, noisy):
+def test_every_combination_learns_and_acts(double, dueling, returns, noisy, munchausen):
     # `prioritized` changes only the weights: equal ones, or those of make_batch.
     parts = {
         "double": double,
         "dueling": dueling,
-        "distributional": distributional,
+        "distributional": returns is not None,
+        "returns": returns or "categorical",
         "noisy": noisy,
+        "munchausen": munchausen,
     }
     learner = make_learner(settings(**parts))
     before = values_of(learner.online.trainable_variables)
@@ -265,6 +273,86 @@ def test_double_q_literal(double, expected):
     assert_allclose(result.errors, [expected])  # the absolute TD error, not its Huber loss
     assert_allclose(result.loss, expected - 0.5)
     assert_allclose(result.q_mean, 9)  # of the greedy action in s_tm1
+
+
+@pytest.mark.parametrize("double", [True, False])
+def test_munchausen_literal(double):
+    # By the target, both actions of s0 have probability 1/2: a bonus of 0.9 * 0.03 ln(1/2) for the
+    # one taken. The policy of s1 is the online network's if double, with probabilities of 1/4 and
+    # 3/4, and the target's otherwise, with 1/2 each; the target values s1 at 2 and 2.
+    learner = table_learner(
+        [[[0], [9]], [[0.03 * np.log(0.25)], [0.03 * np.log(0.75)]]],
+        double=double,
+        munchausen=True,
+    )
+    learner.target.entries.assign([[[5], [5]], [[2], [2]]])
+    result = learner.update(table_batch((0, 0, 1, 0.5, 1, 1)))
+    policy = np.array([0.25, 0.75] if double else [0.5, 0.5])
+    soft = 2 - 0.03 * np.sum(policy * np.log(policy))
+    expected = 1 + 0.9 * 0.03 * np.log(0.5) + 0.5 * soft
+    assert_allclose(result.errors, [expected], rtol=1e-5)
+
+
+def numbered_images(batch=64, height=12, width=10):
+    """Images [B, 2, H, W] whose pixels are their numbers, row by row; the second frame is +1."""
+    pixels = np.arange(height * width, dtype=np.uint8).reshape(height, width)
+    return np.tile(np.stack([pixels, pixels + 1]), (batch, 1, 1, 1))
+
+
+def test_shifts_are_of_up_to_4_pixels_and_repeat_the_edge():
+    images = numbered_images()
+    padded = np.pad(images[0], ((0, 0), (4, 4), (4, 4)), mode="edge")
+    shifted = random_shift(tf.constant(images), tf.constant([1, 2])).numpy()
+    assert shifted.dtype == np.uint8
+    seen = set()
+    for example in shifted:
+        found = [
+            (y, x)
+            for y, x in itertools.product(range(9), repeat=2)
+            if np.array_equal(example, padded[:, y : y + 12, x : x + 10])
+        ]
+        assert len(found) == 1
+        seen.add(found[0])
+    assert {y for y, _ in seen} == {x for _, x in seen} == set(range(9))
+    assert len(seen) > 30
+
+
+def test_a_shift_moves_rows_and_columns_of_planes():
+    planes = np.stack([numbered_images(8)] * 3, axis=-1)  # [B, S, H, W, C]
+    shifted = random_shift(tf.constant(planes), tf.constant([1, 2])).numpy()
+    plain = random_shift(tf.constant(planes[..., 0]), tf.constant([1, 2])).numpy()
+    assert_array_equal(shifted, np.stack([plain] * 3, axis=-1))
+
+
+def test_updates_shift_each_observation_anew():
+    seen = []
+
+    class Watcher(Table):
+        def call(self, observations, training=False):
+            seen.append(observations.numpy())
+            return tf.zeros((len(observations), 2, 1)) + self.entries[:1]
+
+    networks = [Watcher([[[0], [0]]]) for _ in range(2)]
+    with eager_functions():
+        learner = Learner(
+            online=networks[0],
+            target=networks[1],
+            support=None,
+            double=True,
+            priority="td",
+            optimizer=make_optimizer(settings()),
+            shift_seed=1,
+        )
+        images, zeros = numbered_images(32), np.zeros(32, np.float32)
+        batch = Batch(images, zeros.astype(np.int32), zeros, zeros, images, zeros + 1)
+        learner.update(batch)
+        learner.update(batch)
+    # The target and the selector see the same shifted s_t; s_tm1 has shifts of its own.
+    target, selector, prediction = seen[:3]
+    assert_array_equal(target, selector)
+    assert not np.array_equal(target, prediction)
+    assert not np.array_equal(target, seen[3])
+    assert learner.variables["shifts"][0].numpy().tolist()[1] == 4  # draws so far
 
 
 @pytest.mark.parametrize("double", [True, False])

@@ -397,3 +397,141 @@ COLUMN = tf.zeros((2, 1))
 def test_wrong_ranks_raise(function, arguments):
     with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
         function(*arguments)
+
+
+def quantile_outputs(quantiles, levels):
+    """Outputs [B, A, N, 2] of quantiles [B, A, N] at levels [N]."""
+    quantiles = np.asarray(quantiles, np.float32)
+    return f32(np.stack([quantiles, np.broadcast_to(levels, quantiles.shape)], axis=-1))
+
+
+@every_mode
+def test_quantile_loss_literal(mode):
+    # Quantile 0 at level 1/4, targets 2 and -0.5: Huber losses 1.5 and 0.125 with weights 1/4 and
+    # 3/4, a mean of 0.234375. Quantile 1 at level 3/4: errors 1 and -1.5, losses 0.5 and 1 with
+    # weights 3/4 and 1/4, a mean of 0.3125.
+    outputs = quantile_outputs([[[9, 9], [0, 1]]], [0.25, 0.75])
+    loss = mode(losses.quantile_td_loss)(outputs, i32([1]), f32([[2, -0.5]]))
+    assert_allclose(loss, [0.234375 + 0.3125])
+
+
+@pytest.mark.parametrize("level", [0.1, 0.5, 0.9])
+def test_quantile_regression_finds_the_quantile(level):
+    # Returns are uniform on [0, 1000]. The Huber threshold of 1 is far below their spread.
+    target = np.linspace(0, 1000, 1001, dtype=np.float32)
+    guesses = np.arange(0, 1001, 10, dtype=np.float32)
+    outputs = quantile_outputs(guesses[:, None, None], [level])
+    targets = np.tile(target, (len(guesses), 1))
+    loss = losses.quantile_td_loss(outputs, i32(np.zeros(len(guesses))), f32(targets))
+    assert guesses[np.argmin(loss)] == pytest.approx(1000 * level)
+
+
+def test_quantile_loss_gradient_is_for_the_action_taken_and_not_the_target():
+    outputs = tf.Variable(quantile_outputs([[[0, 1], [0, 1]]], [0.25, 0.75]))
+    outputs_t = tf.Variable(quantile_outputs([[[5, 6], [7, 8]]], [0.25, 0.75]))
+    with tf.GradientTape() as tape:
+        loss, errors = losses.losses_and_errors(
+            None, "td", outputs, i32([1]), f32([1]), f32([0.5]), outputs_t, i32([0])
+        )
+    gradient = tape.gradient(loss, [outputs, outputs_t])
+    # Targets 3.5 and 4 are more than 1 above both quantiles: slopes -1/4 and -3/4.
+    assert_allclose(gradient[0][..., 0], [[[0, 0], [-0.25, -0.75]]])
+    assert gradient[1] is None
+    assert_allclose(errors, [1 + 0.5 * 5.5 - 0.5])  # of the means
+
+
+@every_mode
+def test_value_of_quantiles_is_their_mean(mode):
+    outputs = quantile_outputs([[[1, 2, 6], [0, 0, 3]]], [0.2, 0.5, 0.9])
+    assert_allclose(mode(lambda x: losses.q_values(None, x))(outputs), [[3, 1]])
+
+
+def test_quantiles_are_shown_on_atoms():
+    outputs = quantile_outputs([[[0.5, 4], [1, 9]]], [0.25, 0.75])
+    expected = [[[0.25, 0.25, 0, 0, 0.5], [0, 0.5, 0, 0, 0.5]]]
+    assert_allclose(losses.return_probs(SUPPORT, outputs), expected)
+    assert losses.return_probs(None, outputs) is None
+
+
+SOFT = 0.03 * np.log([0.25, 0.75])  # values whose softmax at the temperature of 0.03 is 1/4 and 3/4
+
+
+@every_mode
+def test_munchausen_literal(mode):
+    # The first example took the action of probability 1/4; the second one of hardly any, whose
+    # bonus is cut off at -1; the third the only sensible one.
+    values_tm1 = f32([SOFT, [0, 10], [0, 10]])
+    values_t = f32([SOFT, SOFT, SOFT])
+    munchausen = mode(losses.munchausen)
+    reward, policy = munchausen(values_tm1, i32([0, 0, 1]), f32([1, 2, 3]), values_t)
+    assert_allclose(reward, [1 + 0.9 * 0.03 * np.log(0.25), 2 - 0.9, 3], rtol=1e-6)
+    assert_allclose(policy.probs, [[0.25, 0.75]] * 3, rtol=1e-5)
+    assert_allclose(policy.bonus, [-SOFT] * 3, rtol=1e-4)
+
+
+def soft(values_t):
+    """The policy of these values, as `munchausen` returns it."""
+    values_t = f32(values_t)
+    return losses.munchausen(values_t, i32(np.zeros(len(values_t))), f32([0]), values_t)[1]
+
+
+def test_without_its_weight_munchausen_is_the_soft_target(monkeypatch):
+    monkeypatch.setattr(losses, "_MUNCHAUSEN_WEIGHT", 0.0)
+    reward, _ = losses.munchausen(f32([[0, 10]]), i32([0]), f32([2]), f32([SOFT]))
+    assert_allclose(reward, [2])
+    error = losses.td_error(
+        f32([[0, 9]]), i32([0]), f32([2]), f32([0.5]), f32([SOFT]), soft([SOFT])
+    )
+    # tau log(sum(exp(q / tau))) is 0 for these values.
+    assert_allclose(error, [2], atol=1e-6)
+
+
+@laws
+@given(hnp.arrays(np.float32, (3, 4), elements=st.floats(-1, 1, width=32)))
+def test_soft_value_is_the_scaled_log_sum_of_exponentials(values):
+    error = losses.td_error(
+        f32(np.zeros((3, 4))), i32([0] * 3), f32([0] * 3), f32([1] * 3), f32(values), soft(values)
+    )
+    exact = values.astype(np.float64)
+    highest = exact.max(axis=1)
+    sums = np.exp((exact - highest[:, None]) / 0.03).sum(axis=1)
+    assert_allclose(error, highest + 0.03 * np.log(sums), atol=1e-4)
+
+
+def test_soft_targets_of_distant_values_are_the_greedy_ones():
+    reward, discount = f32([0.5, 0]), f32([0.9, 0])
+    taken, best = i32([1, 0]), i32([1, 2])
+    means = [[0, 3, 1], [2, 1, 4]]
+    logits = -100 * np.abs(SUPPORT - np.array(means)[..., None])  # certain of these returns
+    quantiles = np.array(means)[..., None] + [-0.25, 0.25]
+    for support, outputs in (
+        (SUPPORT, f32(logits)),
+        (None, f32(means)[..., None]),
+        (None, quantile_outputs(quantiles, [0.25, 0.75])),
+    ):
+        priority = "kl" if support is not None else "td"
+        results = [
+            losses.losses_and_errors(
+                support, priority, outputs, taken, reward, discount, outputs, action
+            )
+            for action in (best, soft(losses.q_values(support, outputs)))
+        ]
+        for hard, smooth in zip(*results, strict=True):
+            assert_allclose(smooth, hard, rtol=1e-4, atol=1e-5)
+
+
+@laws
+@given(st.data())
+def test_soft_categorical_target_is_the_soft_bellman_operator_in_the_mean(data):
+    support = np.linspace(-20, 20, 81, dtype=np.float32)
+    probs = data.draw(distributions((2, 3, 81)))
+    probs = np.where(np.abs(support) <= 10, probs, 0) + 1e-6  # its targets stay inside
+    probs /= probs.sum(axis=-1, keepdims=True)
+    logits = f32(np.log(probs))
+    values = losses.q_values(support, logits)
+    policy = soft(values)
+    reward, discount = f32([0.5, -1]), f32([0.9, 0.5])
+    target = losses.categorical_target(f32(support), reward, discount, logits, policy)
+    expected = losses.td_error(f32(np.zeros((2, 3))), i32([0, 0]), reward, discount, values, policy)
+    assert_allclose(np.sum(target, axis=1), [1, 1], rtol=1e-4)
+    assert_allclose(np.sum(target * support, axis=1), expected, atol=1e-2)

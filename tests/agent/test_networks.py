@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from numpy.testing import assert_allclose, assert_array_equal
 
-from rainbow_tf.agent.layers import NoisyDense, PatchConv2D
+from rainbow_tf.agent.layers import NoisyDense, PatchConv2D, SpectralConv2D
 from rainbow_tf.agent.networks import make_network, make_support
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.types import EnvironmentSpec
@@ -91,6 +91,47 @@ def test_nature_shapes():
     assert network.head.value.kernel.shape == (512, 51)
     assert network.head.advantage.kernel.shape == (512, 6 * 51)
     assert network(observations(ATARI)).shape == (2, 6, 51)
+
+
+def test_impala_shapes_and_parameters():
+    # Images are halved to 42, 21 and 11, then pooled to 6; 6 * 6 * 64 = 2304. First convolutions:
+    # (9 * 4 + 1) * 32, (9 * 32 + 1) * 64, (9 * 64 + 1) * 64; four residual ones per stack:
+    # 4 * (9 * 32 + 1) * 32, and twice 4 * (9 * 64 + 1) * 64.
+    first = 37 * 32 + 289 * 64 + 577 * 64
+    network = network_for(ATARI, network="impala")
+    assert parameters(network.torso) == first + 4 * 289 * 32 + 2 * 4 * 577 * 64
+    assert network.head.value_hidden.kernel.shape == (2304, 512)
+    narrow = network_for(ATARI, network="impala", network_width=1, spectral_norm=False)
+    assert narrow.head.value_hidden.kernel.shape == (1152, 512)
+    spectral = [layer for layer in network.torso.convolutions if isinstance(layer, SpectralConv2D)]
+    assert len(spectral) == 12
+    assert not any(isinstance(layer, SpectralConv2D) for layer in narrow.torso.convolutions)
+
+
+def test_residual_blocks_add_to_what_they_get():
+    spec = environment((48, 48))
+    torso = network_for(spec, network="impala", network_width=1, spectral_norm=False).torso
+    for number, layer in enumerate(torso.convolutions):
+        if number % 5 in (2, 4):  # the second convolution of a block
+            layer.kernel.assign(tf.zeros_like(layer.kernel))
+            layer.bias.assign(tf.zeros_like(layer.bias))
+    images = tf.constant(observations(spec)[:, 0][..., None])
+    features = tf.cast(images, tf.float32) / 255
+    for layer in torso.convolutions[::5]:
+        features = tf.nn.max_pool2d(layer(features), 3, 2, "SAME")
+    expected = tf.reshape(tf.nn.relu(features), (2, -1))  # 6 x 6 already
+    assert_allclose(torso(images), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_acting_leaves_the_kernels_of_a_spectral_network():
+    spec = environment((48, 48))
+    network = network_for(spec, network="impala", network_width=1)
+    before = [variable.numpy() for variable in network.trainable_variables]
+    direction = network.torso.convolutions[1].direction.numpy()
+    network(observations(spec), training=True)
+    for variable, value in zip(network.trainable_variables, before, strict=True):
+        assert_array_equal(variable, value)
+    assert not np.array_equal(network.torso.convolutions[1].direction, direction)
 
 
 def test_nature_parameters_of_full_rainbow():
@@ -177,6 +218,8 @@ def test_auto_chooses_by_the_observation(spec, filters):
         ("nature", CARTPOLE),
         ("data_efficient", CARTPOLE),
         ("minatar", CARTPOLE),
+        ("impala", CARTPOLE),
+        ("impala", environment((40, 84))),  # a row of 40 is halved to 20, 10 and 5, below 6
     ],
 )
 def test_too_small_images_are_rejected(name, spec):

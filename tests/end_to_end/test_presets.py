@@ -12,6 +12,11 @@ CARTPOLE = (
     *("--environment=CartPole-v1", "--network=auto"),
     *("--frames=124", "--min_history_frames=100", "--replay_capacity=200"),
 )
+# What they need besides: images to shift, few lanes for few steps.
+SMALL = {
+    "beyond": ("--num_envs=4", "--updates_per_step=0.25", "--batch_size=8"),
+    "drq_eps": ("--environment=MinAtar/Breakout-v1",),
+}
 # Environments, and agents that have tests of their own.
 OTHERS = ("cartpole", "minatar", "baselines/a3c", "apex")
 AGENTS = [name for name in presets.names() if name not in OTHERS]
@@ -25,13 +30,13 @@ UNCOMPILED = [name for name in AGENTS if name not in COMPILED]
     "name", [*COMPILED, *(pytest.param(name, marks=pytest.mark.slow) for name in UNCOMPILED)]
 )
 def test_a_preset_trains_on_pong(preset, name):
-    check_training(preset(name, *PONG))
+    check_training(preset(name, *PONG, *(SMALL[name] if name == "beyond" else ())))
 
 
 @pytest.mark.usefixtures("uncompiled")
 @pytest.mark.parametrize("name", UNCOMPILED)
-def test_a_preset_trains_on_cartpole(preset, name):
-    check_training(preset(name, *CARTPOLE))
+def test_a_preset_trains_on_a_small_environment(preset, name):
+    check_training(preset(name, *CARTPOLE, *SMALL.get(name, ())))
 
 
 def check_training(config):

@@ -110,8 +110,9 @@ def test_rewards_are_clipped_only_where_learning_clips_them():
     assert first((4, ""), (2, "over"))[3:] == (1.25, 0.0)
 
 
-def test_agents_without_a_support_have_no_share_outside_it():
-    config = Config(environment="CartPole-v1", distributional=False)
+@pytest.mark.parametrize("settings", [{"distributional": False}, {"returns": "quantile"}])
+def test_agents_without_a_support_have_no_share_outside_it(settings):
+    config = Config(environment="CartPole-v1", **settings)
     episode = first((100, "over"), config=config)
     assert episode.outside_support is None
     assert outside_support([episode]) is None

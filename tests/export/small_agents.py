@@ -22,6 +22,7 @@ CONFIGS = {
     "cartpole": CARTPOLE,
     **{f"cartpole_no_{k}": dataclasses.replace(CARTPOLE, **{k: v}) for k, v in OFF.items()},
     "cartpole_dqn": dataclasses.replace(CARTPOLE, **OFF),
+    "cartpole_quantile": dataclasses.replace(CARTPOLE, returns="quantile"),
     "cartpole_stack": dataclasses.replace(CARTPOLE, frame_stack=3),
     "minatar": Config(environment="MinAtar/Breakout-v1"),
     "minatar_stack": Config(environment="MinAtar/Breakout-v1", frame_stack=2, dueling=False),

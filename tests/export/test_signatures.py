@@ -72,7 +72,10 @@ def test_answers_are_those_of_the_network(agent):
     answers = run(signatures["serving_default"], observations=observations)
     logits = network(stacks).numpy()
     values = logits[..., 0]
-    if support is not None:
+    if config.has_quantiles:
+        np.testing.assert_allclose(answers["quantiles"], values, rtol=1e-5, atol=1e-5)
+        values = values.mean(axis=-1)
+    elif support is not None:
         probs = np.exp(logits - logits.max(-1, keepdims=True))
         probs /= probs.sum(-1, keepdims=True)
         values = probs @ support
@@ -94,6 +97,11 @@ def test_risk_values_are_the_mean_of_the_worst_returns(agent):
     support = make_support(config)
     alphas = np.resize(ALPHAS, len(stacks))
     answers = run(signatures["risk"], observations=observations, alpha=alphas)
+    if config.has_quantiles:  # the network gives the quantiles below alpha themselves
+        levels = alphas[:, None] * np.float32([(i + 0.5) / 8 for i in range(8)])
+        worst = network(stacks, levels=levels)[..., 0].numpy().mean(axis=-1)
+        np.testing.assert_allclose(answers["action_values"], worst, rtol=1e-5, atol=1e-5)
+        return
     for values, logits, alpha in zip(
         answers["action_values"], network(stacks), alphas, strict=True
     ):
@@ -117,8 +125,9 @@ def test_agents_have_the_signatures_that_fit_them(agent):
     expected |= {"from_frames"} if config.game is not None else set()
     assert signatures.keys() == expected
     outputs = signatures["serving_default"].structured_outputs
-    assert ("probabilities" in outputs) == config.distributional
-    assert ("support" in signatures["metadata"].structured_outputs) == config.distributional
+    facts = signatures["metadata"].structured_outputs
+    assert ("probabilities" in outputs) == ("support" in facts) == config.has_support
+    assert ("quantiles" in outputs) == ("levels" in facts) == config.has_quantiles
 
 
 def test_stacks_are_rebuilt_from_what_a_client_sends(agent):

@@ -146,6 +146,63 @@ EXPECTED = {
         "checkpoint_period_frames": 100_000,
     },
     "sticky": {"protocol": "sticky"},
+    "iqn": {
+        **DQN,
+        "distributional": True,
+        "returns": "quantile",
+        "optimizer": "adam",
+        "learning_rate": 0.00005,
+        "adam_epsilon": 0.01 / 32,
+        "epsilon_end": 0.01,
+        "eval_epsilon": 0.001,
+    },
+    "beyond": {
+        "protocol": "sticky",
+        "double": False,
+        "returns": "quantile",
+        "munchausen": True,
+        "network": "impala",
+        "network_width": 2,
+        "spectral_norm": True,
+        "discount": 0.997,
+        "n_step": 3,
+        "batch_size": 256,
+        "learning_rate": 0.0001,
+        "adam_epsilon": 0.005 / 256,
+        "max_grad_norm": 10.0,
+        "num_envs": 64,
+        "updates_per_step": 1 / 64,
+        "target_period_frames": 500 * 64 * 4,
+        "min_history_frames": 200_000 * 4,
+        "replay_capacity": 2**20,
+        "priority_exponent": 0.2,
+        "epsilon_start": 1.0,
+        "epsilon_end": 0.01,
+        "epsilon_decay_frames": 2_000_000 * 4,
+        "noisy_epsilon_frames": 100_000_000,
+    },
+    "drq_eps": {
+        "frames": 400_000,
+        "prioritized": False,
+        "distributional": False,
+        "noisy": False,
+        "n_step": 10,
+        "augmentation": "shift",
+        "updates_per_step": 1.0,
+        "learning_rate": 0.0001,
+        "adam_epsilon": 0.00015,
+        "min_history_frames": 1_600 * 4,
+        "target_period_frames": 4,
+        "epsilon_end": 0.01,
+        "epsilon_decay_frames": 5_000 * 4,
+        "eval_epsilon": 0.001,
+        "replay_capacity": 110_000,
+        "num_envs": 1,
+        "eval_period_frames": 100_000,
+        "eval_frames": 50_000,
+        "log_period_frames": 4_000,
+        "checkpoint_period_frames": 100_000,
+    },
 }
 ABLATIONS = [name for name in EXPECTED if name.startswith("ablations/")]
 
@@ -179,6 +236,9 @@ def test_presets_are_named_as_their_agents(preset):
     for name in ("rainbow", *ABLATIONS, *presets.names("baselines/*")):
         assert preset(name, "--game=qbert").agent == Path(name).name
     assert preset("atari100k", "--game=qbert").agent == "n20_data_efficient"
+    assert preset("iqn", "--game=qbert").agent == "iqn"
+    assert preset("beyond", "--game=qbert").agent == "beyond_impala"
+    assert preset("drq_eps", "--game=qbert").agent == "drq_eps_n10"
 
 
 def test_an_ablation_changes_the_network_of_its_part_only(preset):

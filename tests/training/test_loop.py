@@ -180,6 +180,9 @@ def test_restarting_a_lane_is_not_an_agent_step():
 def test_exploration():
     noisy = Config(game="qbert")
     assert exploration(noisy, 0) == 0
+    both = Config(game="qbert", noisy_epsilon_frames=400_000)
+    assert exploration(both, 51_250) == pytest.approx(0.505)
+    assert (exploration(both, 99_999), exploration(both, 100_000)) == (pytest.approx(0.01), 0)
     greedy = Config(game="qbert", noisy=False)
     # It stays 1 in the history of 80K frames, 20,000 steps. The 250K frames after it are 62,500
     # steps; half of them takes epsilon to (1 + 0.01) / 2.

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from rainbow_tf.agent.actor import Actor
-from rainbow_tf.agent.losses import losses_and_errors, q_values
+from rainbow_tf.agent.losses import losses_and_errors, munchausen, q_values
 from rainbow_tf.agent.networks import make_network, make_support
 from rainbow_tf.config import Config
 from rainbow_tf.distributed.apex.shard import Rollout
@@ -136,7 +136,11 @@ class InitialErrors:
         return self._compute(*tensors).numpy()[:count]
 
     def _errors(self, outputs_tm1, action_tm1, reward_t, discount_t, outputs_t):
-        action_t = tf.argmax(q_values(self._support, outputs_t), axis=1, output_type=tf.int32)
+        values_t = q_values(self._support, outputs_t)
+        action_t = tf.argmax(values_t, axis=1, output_type=tf.int32)
+        if self._config.munchausen:
+            values_tm1 = q_values(self._support, outputs_tm1)
+            reward_t, action_t = munchausen(values_tm1, action_tm1, reward_t, values_t)
         transitions = outputs_tm1, action_tm1, reward_t, discount_t, outputs_t, action_t
         _, errors = losses_and_errors(self._support, self._config.priority_measure, *transitions)
         return errors
