@@ -82,7 +82,7 @@ def test_data_name_their_sources():
 
 def test_atari100k_scores_are_of_no_op_starts_and_26_games():
     scores = published("atari100k", "noop")
-    agents = ("n20_data_efficient", "simple", "drq_eps", "spr", "iris", "efficient_zero", "bbf")
+    agents = ("n20_data_efficient", "simple", "drq_eps_n10", "spr", "iris", "efficient_zero", "bbf")
     assert {agent: len(games) for agent, games in scores.items()} == dict.fromkeys(agents, 26)
     assert scores["n20_data_efficient"]["qbert"] == 1152.9
     assert scores["simple"]["pong"] == 12.8
