@@ -407,12 +407,12 @@ def quantile_outputs(quantiles, levels):
 
 @every_mode
 def test_quantile_loss_literal(mode):
-    # Quantile 0 at level 1/4, targets 2 and -0.5: Huber losses 1.5 and 0.125 with weights 1/4 and
-    # 3/4, a mean of 0.234375. Quantile 1 at level 3/4: errors 1 and -1.5, losses 0.5 and 1 with
-    # weights 3/4 and 1/4, a mean of 0.3125.
+    # Targets 2, -0.5 and 0.5. Quantile 0 at level 1/4 has Huber losses 1.5, 0.125 and 0.125 with
+    # weights 1/4, 3/4 and 1/4: a mean of 0.5 / 3. Quantile 1 at level 3/4 has losses 0.5, 1 and
+    # 0.125 with weights 3/4, 1/4 and 1/4: a mean of 0.65625 / 3.
     outputs = quantile_outputs([[[9, 9], [0, 1]]], [0.25, 0.75])
-    loss = mode(losses.quantile_td_loss)(outputs, i32([1]), f32([[2, -0.5]]))
-    assert_allclose(loss, [0.234375 + 0.3125])
+    loss = mode(losses.quantile_td_loss)(outputs, i32([1]), f32([[2, -0.5, 0.5]]))
+    assert_allclose(loss, [(0.5 + 0.65625) / 3], rtol=1e-6)
 
 
 @pytest.mark.parametrize("level", [0.1, 0.5, 0.9])
