@@ -19,7 +19,7 @@ import tensorflow as tf
 from fake_ray import FakeRay, ObjectLostError, Ref
 
 from rainbow_tf.agent.actor import Actor
-from rainbow_tf.agent.losses import losses_and_errors, q_values
+from rainbow_tf.agent.losses import losses_and_errors, munchausen, q_values
 from rainbow_tf.agent.networks import make_support
 from rainbow_tf.benchmark import ATARI_SPEC
 from rainbow_tf.config import Config, ConfigError
@@ -163,6 +163,8 @@ def play(one: Player, rollouts: int, epsilon: float = 0.5):
         {"n_step": 3, "priority": "ce"},
         {"n_step": 3, "priority": "td"},
         {"n_step": 3, "distributional": False},
+        {"n_step": 3, "returns": "quantile"},
+        {"n_step": 3, "munchausen": True},
     ],
 )
 def test_initial_priorities_equal_the_learners_errors(eager, settings):
@@ -179,15 +181,19 @@ def test_initial_priorities_equal_the_learners_errors(eager, settings):
         ids, batch = shard.call(None, "sample", 0.4)
         outputs_tm1 = one._network(batch.observation_tm1)
         outputs_t = one._network(batch.observation_t)
+        values_tm1, values_t = (q_values(support, outputs) for outputs in (outputs_tm1, outputs_t))
+        reward_t, action_t = batch.reward_t, tf.argmax(values_t, axis=1, output_type=tf.int32)
+        if config.munchausen:
+            reward_t, action_t = munchausen(values_tm1, batch.action_tm1, reward_t, values_t)
         _, errors = losses_and_errors(
             support,
             config.priority_measure,
             outputs_tm1,
             batch.action_tm1,
-            batch.reward_t,
+            reward_t,
             batch.discount_t,
             outputs_t,
-            tf.argmax(q_values(support, outputs_t), axis=1, output_type=tf.int32),
+            action_t,
         )
         expected = (np.maximum(errors, 0) + 1e-6) ** config.priority_exponent
         np.testing.assert_allclose(
