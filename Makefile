@@ -4,7 +4,10 @@ GAME ?= qbert
 POLICY ?= minatar_breakout
 ARGS ?=
 PEER ?= pfrl
-PEER_PACKAGES ?= torch $(PEER) ale-py gymnasium packaging
+THREADS ?= $(shell nproc)
+# The CPU build: others bring gigabytes of CUDA. Where pip does not find it, give TORCH=torch.
+TORCH ?= torch==2.13.0+cpu
+PEER_PACKAGES ?= $(TORCH) numpy $(if $(filter-out torch,$(PEER)),$(PEER) ale-py gymnasium packaging)
 BIN := $(VENV)/bin
 
 # Two workers, each with one TensorFlow thread; a module's tests share one worker and its fixtures.
@@ -56,8 +59,8 @@ bench: $(VENV)/installed-dev  ## Measure the agent on this machine.
 	$(BIN)/python -m rainbow_tf.benchmark $(ARGS)
 
 # The peer is installed from the registry into a virtual environment of its own.
-bench-compare: $(VENV)/installed $(VENV)-$(PEER)/installed  ## Compare the speed with PEER=pfrl on GAME.
-	$(BIN)/python benchmarks/compare.py $(VENV)-$(PEER)/bin/python $(PEER) $(GAME)
+bench-compare: $(VENV)/installed $(VENV)-$(PEER)/installed  ## Compare the speed with PEER=pfrl on GAME, or updates with PEER=torch, and THREADS.
+	$(BIN)/python benchmarks/compare.py $(VENV)-$(PEER)/bin/python $(PEER) $(GAME) $(THREADS)
 
 $(VENV)-$(PEER)/installed:
 	$(PYTHON) -m venv $(VENV)-$(PEER)
