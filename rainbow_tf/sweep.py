@@ -81,7 +81,7 @@ def agents(patterns: str) -> list[str]:
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1) or fnmatch.filter(known, f"*/{name}")
+    close = fnmatch.filter(known, f"*/{name}") or difflib.get_close_matches(name, known, n=1)
     return f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}."
 
 

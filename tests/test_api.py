@@ -219,6 +219,13 @@ def test_an_environment_and_a_network_of_ones_own(own, kind, run_command, tmp_pa
     assert "Done after 12" in result.stdout, result.stderr
 
 
+def test_quantiles_are_a_distribution_too():
+    agent = rainbow_tf.Agent("CartPole-v1", returns="quantile", v_min=-50, v_max=50)
+    observation = np.float32([0.1, 0, 0, 0])
+    means = agent.return_distribution(observation).mean().numpy()
+    np.testing.assert_allclose(means, agent.q_values(observation), atol=1e-4)
+
+
 @pytest.mark.compiles
 def test_a_stored_torso_needs_its_function_no_more(own, tmp_path, uncompiled, monkeypatch):
     agent = rainbow_tf.Agent(own.Corridor, network=own.wide, run_dir=str(tmp_path), **TINY)

@@ -102,6 +102,8 @@ def test_what_shapes_the_agent_or_the_environment_may_not_change(name):
         "optimizer": "rmsprop",
         "max_grad_norm": 10.0,
         "priority": "ce",
+        "returns": "quantile",
+        "augmentation": "shift",
         "replay_capacity": 500_000,
         "epsilon_ladder": 0.4,
     }
