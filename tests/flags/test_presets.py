@@ -131,7 +131,7 @@ EXPECTED = {
         "n_step": 20,
         "updates_per_step": 1.0,
         "network": "data_efficient",
-        "noisy_sigma": 0.1,
+        "noisy_sigma": 0.5,
         "learning_rate": 0.0001,
         "adam_epsilon": 0.00015,
         "discount": 0.99,
