@@ -34,21 +34,17 @@ def make_signatures(
     network: Network, *, config: Config, spec: EnvironmentSpec, training: Training, noisy: bool
 ) -> dict[str, Any]:
     """The concrete functions of the served model by name, with a free batch size, without XLA."""
-    support = make_support(config) if config.has_support else None
-    levels = spaced_levels(network.head.num_levels) if config.has_quantiles else None
     observations = tf.TensorSpec((None, *spec.observation_shape), spec.frame_dtype, "observations")
     facts = describe(config, spec, training, noisy=noisy)
-    if support is not None:
-        facts["support"] = support
-    if levels is not None:
-        facts["levels"] = levels
+    if config.has_support:
+        facts["support"] = make_support(config)
+    if config.has_quantiles:
+        facts["levels"] = spaced_levels(network.head.num_levels)
+    support, levels = facts.get("support"), facts.get("levels")
 
-    def evaluate(stacks: tf.Tensor, alpha: tf.Tensor | None = None) -> Any:
-        """The network's outputs [B, A, ...]; quantiles are those of levels up to alpha [B]."""
-        given = {}
-        if levels is not None:
-            share = tf.ones(tf.shape(stacks)[:1]) if alpha is None else alpha
-            given["levels"] = share[:, None] * levels
+    def evaluate(stacks: tf.Tensor, alpha: tf.Tensor | float = 1.0) -> Any:
+        """The network's outputs [B, A, ...]; quantiles are those of levels up to alpha."""
+        given = {} if levels is None else {"levels": tf.reshape(alpha, (-1, 1)) * levels}
         return network(stacks, training=noisy, noise_per_example=noisy, **given)
 
     def answer(stacks: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -82,10 +78,7 @@ def make_signatures(
         return {"actions": actions, "values": best, "action_values": values}
 
     def metadata(query: tf.Tensor) -> dict[str, tf.Tensor]:
-        # Takes a dummy input: batching servers and REST reject a signature without inputs.
-        count = tf.shape(checked(query))[0]
-        rows = {name: tf.constant(fact)[None] for name, fact in facts.items()}
-        return {name: tf.repeat(row, count, axis=0) for name, row in rows.items()}
+        return _rows(facts, checked(query))
 
     wanted: list[tuple[Callable, list[tf.TensorSpec]]] = [(serving_default, [observations])]
     if config.game is not None:
@@ -98,6 +91,12 @@ def make_signatures(
         function.__name__: tf.function(function, inputs, autograph=False).get_concrete_function()
         for function, inputs in wanted
     }
+
+
+def _rows(facts: dict[str, Any], query: tf.Tensor) -> dict[str, tf.Tensor]:
+    """The facts, once for each query: servers that batch reject a signature without inputs."""
+    rows = {name: tf.constant(fact)[None] for name, fact in facts.items()}
+    return {name: tf.repeat(row, tf.shape(query)[0], axis=0) for name, row in rows.items()}
 
 
 def _best(values: tf.Tensor) -> tf.Tensor:  # [B, A] -> [B]
