@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from small_agents import CARTPOLE, CONFIGS, QBERT, make_agent, to_client
 
-from rainbow_tf.agent.networks import make_support
 from rainbow_tf.environments.atari import SCREEN_SHAPE
 from rainbow_tf.export.saved_model import Training, export_policy
 from rainbow_tf.runs.weights import make_policy
@@ -62,7 +61,6 @@ def in_a_fresh_process(models, agents, folder):
 
 def assert_acts_as_the_actor(outputs, name, config, agent):
     network, spec, stacks = agent
-    support = make_support(config)
     actor = make_policy(config, network, spec, noise=False, rng=np.random.default_rng(0))
     decision = actor.decide(stacks)
     answers = {
@@ -71,9 +69,13 @@ def assert_acts_as_the_actor(outputs, name, config, agent):
     }
     np.testing.assert_array_equal(answers["actions"], decision.actions)
     np.testing.assert_allclose(answers["q_values"], decision.values, rtol=1e-5, atol=1e-5)
-    if support is not None:
+    if config.has_support:
         probabilities = outputs[f"{name}/serving_default/probabilities/first"]
         np.testing.assert_allclose(probabilities, decision.probs, atol=1e-5)
+    if config.has_quantiles:
+        quantiles = outputs[f"{name}/serving_default/quantiles/first"]
+        np.testing.assert_allclose(quantiles.mean(axis=-1), decision.values, rtol=1e-5, atol=1e-5)
+    if config.distributional:
         # The last example's alpha is 1, the mean.
         risk = outputs[f"{name}/risk/action_values/first"][-1]
         np.testing.assert_array_equal(risk, answers["q_values"][-1])
