@@ -248,7 +248,6 @@ COMMAND = Command(
     },
     run=run,
     example="settings look like --game=qbert",
-    old_names={"video": "out"},
 )
 
 if __name__ == "__main__":

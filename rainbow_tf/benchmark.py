@@ -395,7 +395,6 @@ COMMAND = Command(
     },
     run=run,
     example="give --only=learner, for example",
-    old_names={"json": "out"},
     interrupted="interrupted; no figures were written.",
 )
 
