@@ -78,7 +78,10 @@ def make_signatures(
         return {"actions": actions, "values": best, "action_values": values}
 
     def metadata(query: tf.Tensor) -> dict[str, tf.Tensor]:
-        return _rows(facts, checked(query))
+        # Once for each query: servers that batch reject a signature without inputs.
+        query = checked(query)
+        rows = {name: tf.constant(fact)[None] for name, fact in facts.items()}
+        return {name: tf.repeat(row, tf.shape(query)[0], axis=0) for name, row in rows.items()}
 
     wanted: list[tuple[Callable, list[tf.TensorSpec]]] = [(serving_default, [observations])]
     if config.game is not None:
@@ -91,12 +94,6 @@ def make_signatures(
         function.__name__: tf.function(function, inputs, autograph=False).get_concrete_function()
         for function, inputs in wanted
     }
-
-
-def _rows(facts: dict[str, Any], query: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The facts, once for each query: servers that batch reject a signature without inputs."""
-    rows = {name: tf.constant(fact)[None] for name, fact in facts.items()}
-    return {name: tf.repeat(row, tf.shape(query)[0], axis=0) for name, row in rows.items()}
 
 
 def _best(values: tf.Tensor) -> tf.Tensor:  # [B, A] -> [B]
