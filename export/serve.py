@@ -28,7 +28,8 @@ SETTINGS = (
 
 def server_commands(base: Path, values: flags.FlagValues) -> dict[str, list[str]]:
     """The command of each program that can serve the model folder `base`, by the program's name."""
-    model, port, rest_port = values.model or base.name, values.port, values.rest_port
+    model = values.model or base.name
+    port, rest_port = values.port, values.rest_port
 
     def settings(files: str) -> list[str]:
         batched = ["--enable_batching=true", f"--batching_parameters_file={files}/batching.config"]
