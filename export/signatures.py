@@ -67,8 +67,7 @@ def make_signatures(
         return {"actions": actions, "values": best, "action_values": values}
 
     def metadata(query: tf.Tensor) -> dict[str, tf.Tensor]:
-        # Once for each query: servers that batch reject a signature without inputs.
-        query = checked(query)
+        query = checked(query)  # servers that batch reject a signature without inputs
         known = facts | {"support": support, "levels": levels}
         rows = {k: tf.constant(fact)[None] for k, fact in known.items() if fact is not None}
         return {name: tf.repeat(row, tf.shape(query)[0], axis=0) for name, row in rows.items()}
