@@ -47,7 +47,6 @@ COMMAND = Command(
     },
     run=run,
     example="give --run_dir and --out",
-    old_names={"output_dir": "out"},
     interrupted="interrupted; nothing was written.",
 )
 

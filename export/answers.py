@@ -58,15 +58,15 @@ def grpc_signatures(response: Any) -> dict[str, Signature]:
     return json_signatures(MessageToDict(response, preserving_proto_field_name=True))
 
 
-def grpc_arrays(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Arrays from tensor messages."""
+def grpc_arrays(response: Any) -> dict[str, np.ndarray]:
+    """The outputs of a signature."""
     import tensorflow as tf
 
-    for tensor in tensors.values():
+    for tensor in response.outputs.values():
         # A small message can stand for a huge array: it may hold one value to be repeated.
         if math.prod(max(dim.size, 0) for dim in tensor.tensor_shape.dim) > MOST_BYTES:
             raise ValueError("too large")
-    return {name: tf.make_ndarray(tensor) for name, tensor in tensors.items()}
+    return {name: tf.make_ndarray(tensor) for name, tensor in response.outputs.items()}
 
 
 def json_signatures(response: Any) -> dict[str, Signature]:

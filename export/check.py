@@ -20,6 +20,7 @@ from absl import flags
 
 from rainbow_tf.command import Command, Flag
 from rainbow_tf.config import ConfigError
+from rainbow_tf.files import MOST_BYTES, FileError, open_file
 from rainbow_tf.process import one_line
 
 WARMUP_FILE = Path("assets.extra", "tf_serving_warmup_requests")
@@ -37,7 +38,6 @@ _OUTSIDE = re.compile(
 )
 _HARMLESS = ("RestoreV2", "ShardedFilename")  # they only read checkpoints and join strings
 _SAVING = ("MergeV2Checkpoints", "SaveV2")  # in every SavedModel, to save it again
-_MOST_BYTES = 2**31 - 1  # of a protocol buffer
 _AGAIN = "export or copy it again"
 _LONGEST_CHECK_SECONDS = 300
 _CHECK_APART = """
@@ -125,8 +125,8 @@ def check_version(folder: Path, signatures: tuple[str, ...] = ()) -> list[str]:
     """The reasons why TF Serving cannot or should not serve a version; it needs `signatures`."""
     try:
         model = _read_model(folder)
-    except ValueError as error:
-        return [f"saved_model.pb {error}; {_AGAIN}."]
+    except FileError as error:
+        return [f"{error}; {_AGAIN}."]
     graphs = [graph for graph in model.meta_graphs if list(graph.meta_info_def.tags) == ["serve"]]
     if len(graphs) != 1:
         return [f"it has {len(graphs)} graphs with only the tag 'serve'; it must have one."]
@@ -140,20 +140,15 @@ def check_version(folder: Path, signatures: tuple[str, ...] = ()) -> list[str]:
 
 
 def _read_model(folder: Path) -> Any:
-    """The message in saved_model.pb; raises a ValueError that says what is wrong with the file."""
+    """The message in saved_model.pb; raises a FileError that says what is wrong with the file."""
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf import saved_model_pb2
 
-    path = folder / "saved_model.pb"
-    try:
-        size = path.stat().st_size
-        if not path.is_file() or size > _MOST_BYTES:
-            raise ValueError(f"is not a regular file of at most {_MOST_BYTES:,} bytes")
-        return saved_model_pb2.SavedModel.FromString(path.read_bytes())
-    except OSError as error:  # missing, unreadable, or the version is a file
-        raise ValueError(f"cannot be read ({error.strerror})") from error
-    except DecodeError as error:
-        raise ValueError("is damaged or cut short") from error
+    with open_file(folder / "saved_model.pb", MOST_BYTES) as stream:
+        try:
+            return saved_model_pb2.SavedModel.FromString(stream.read())
+        except DecodeError as error:
+            raise ValueError("it is damaged or cut short") from error
 
 
 def unsafe_operations(folder: Path) -> list[str]:

@@ -144,12 +144,17 @@ class RemotePolicy(Policy):
     def _explain(self, error: Any) -> tuple[str, str]:
         """The status and the details of a failed request; the status is gRPC's if it has one."""
 
-    def _send(self, method: Callable, request: Any, deadline: float) -> Any:
-        """Sends a request, and again while the server cannot take it; the waits double."""
+    def _ask(
+        self, read: Callable, method: Callable, request: Any, deadline: float | None = None
+    ) -> Any:
+        """What `read` finds in the answer; a busy server is asked again, the waits double."""
+        if deadline is None:
+            deadline = time.monotonic() + self.timeout
         wait, may_be_spoiled = _FIRST_WAIT_SECONDS, True
         while True:
             try:
-                return method(request, timeout=max(deadline - time.monotonic(), 1e-3))
+                answer = method(request, timeout=max(deadline - time.monotonic(), 1e-3))
+                break
             except self._failures as error:
                 status, details = self._explain(error)
                 is_spoiled = may_be_spoiled and _SPOILED in details
@@ -162,17 +167,15 @@ class RemotePolicy(Policy):
             self.retried += 1
             time.sleep(pause)
             wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
+        try:
+            return read(answer)
+        except Exception as error:  # an answer of any kind can raise anything
+            raise self._error("UNIMPLEMENTED", "unexpected response") from error
 
     def _error(self, status: str, details: object) -> ServingError:
         message = _MESSAGES.get(status, _FAILED)
         facts = vars(self) | {"status": status, "details": one_line(details)}
         return ServingError(message.format(**facts), status)
-
-    def _understood(self, read: Callable, answer: Any) -> Any:
-        try:
-            return read(answer)
-        except Exception as error:  # an answer of any kind can raise anything
-            raise self._error("UNIMPLEMENTED", "unexpected response") from error
 
 
 class GrpcPolicy(RemotePolicy):
@@ -205,9 +208,7 @@ class GrpcPolicy(RemotePolicy):
 
         request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
         request.model_spec.name = self.model
-        deadline = time.monotonic() + self.timeout
-        response = self._send(self._stub.GetModelMetadata, request, deadline)
-        return self._understood(answers.grpc_signatures, response)
+        return self._ask(answers.grpc_signatures, self._stub.GetModelMetadata, request)
 
     def _run(self, inputs: Arrays, signature: str, deadline: float) -> dict[str, np.ndarray]:
         import tensorflow as tf
@@ -217,8 +218,7 @@ class GrpcPolicy(RemotePolicy):
             model_spec={"name": self.model, "signature_name": signature},
             inputs={name: tf.make_tensor_proto(value) for name, value in inputs.items()},
         )
-        response = self._send(self._stub.Predict, request, deadline)
-        return self._understood(answers.grpc_arrays, response.outputs)
+        return self._ask(answers.grpc_arrays, self._stub.Predict, request, deadline)
 
     def _explain(self, error: Any) -> tuple[str, str]:
         status, details = error.code().name, error.details() or ""
@@ -255,23 +255,19 @@ class RestPolicy(RemotePolicy):
 
     def versions(self) -> dict[int, str]:
         """The state of every version that the server knows, such as LOADING or AVAILABLE."""
-        return self._understood(answers.json_versions, self._call(""))
+        return self._ask(answers.json_versions, self._fetch, ("", None))
 
     def _read_signatures(self) -> dict[str, Signature]:
-        return self._understood(answers.json_signatures, self._call("/metadata"))
+        return self._ask(answers.json_signatures, self._fetch, ("/metadata", None))
 
     def _run(self, inputs: Arrays, signature: str, deadline: float) -> dict[str, np.ndarray]:
         values = {name: value.tolist() for name, value in inputs.items()}
         body = json.dumps({"signature_name": signature, "inputs": values}).encode()
         read = functools.partial(answers.json_arrays, self.signature(signature).outputs)
-        return self._understood(read, self._call(":predict", body, deadline))
-
-    def _call(self, path: str, body: bytes | None = None, deadline: float | None = None) -> Any:
-        until = time.monotonic() + self.timeout if deadline is None else deadline
-        return self._send(self._fetch, (self._path + path, body), until)
+        return self._ask(read, self._fetch, (":predict", body), deadline)
 
     def _fetch(self, request: tuple[str, bytes | None], timeout: float) -> Any:
-        path, body = request
+        path, body = self._path + request[0], request[1]
         connection, method = self._connection, "GET" if body is None else "POST"
         try:
             connection.timeout = timeout

@@ -5,7 +5,6 @@ its graph holds operations that reach files or other programs. A server's answer
 """
 
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from rainbow_tf.environments.base import Environment, make_environment
 from rainbow_tf.export import client
 from rainbow_tf.export.client import DEFAULT_SIGNATURE, Policy, ServingError, TensorSpec
 from rainbow_tf.export.load import SERVER_FLAGS, connect, percentiles
+from rainbow_tf.files import parse_json
 from rainbow_tf.games import GAMES
 from rainbow_tf.process import load_tensorflow, one_line
 from rainbow_tf.types import Episode
@@ -79,8 +79,7 @@ def as_input(observation: np.ndarray, spec: TensorSpec) -> np.ndarray:
     for layout in layouts:
         if layout.shape[1:] == spec.shape[1:]:
             # Planes of bools mean the same as numbers; nothing else does.
-            is_same = layout.dtype in (spec.dtype, np.bool_)
-            return layout.astype(spec.dtype, copy=False) if is_same else layout
+            return layout.astype(spec.dtype, copy=False) if layout.dtype == bool else layout
     found = TensorSpec(observation.dtype, tuple(frame))
     raise ServingError(
         f"The model takes {spec}, but the environment gives {found} in stacks of {stack}; give "
@@ -207,10 +206,10 @@ def _environment_config(policy: Policy, about: dict[str, Any], given: dict[str, 
     """The flags, and the model's metadata for what they leave open."""
     text = about.get("preprocessing", "{}")
     try:
-        said = dict(json.loads(text))
-        settings = {name: said[name] for name in _RULES if name in said}
-    except (ValueError, TypeError, RecursionError) as error:
+        said = parse_json(text, dict[str, Any])
+    except ValueError as error:
         raise _metadata_error(policy, "preprocessing", text) from error
+    settings = {name: said[name] for name in _RULES if name in said}
     if "game" in about:
         game = one_line(about["game"])
         flag = "game" if "game" in given else "environment"
@@ -248,7 +247,6 @@ COMMAND = Command(
     },
     run=run,
     example="settings look like --game=qbert",
-    old_names={"video": "out"},
 )
 
 if __name__ == "__main__":

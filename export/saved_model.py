@@ -12,9 +12,10 @@ import tensorflow as tf
 from rainbow_tf.agent.networks import Network
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.export import check
-from rainbow_tf.export.signatures import Training, make_signatures
+from rainbow_tf.export.signatures import describe, make_signatures
 from rainbow_tf.process import one_line
 from rainbow_tf.runs.folder import environment_spec
+from rainbow_tf.runs.store import Best
 from rainbow_tf.runs.weights import load_network
 from rainbow_tf.types import EnvironmentSpec
 
@@ -39,13 +40,13 @@ def export_run(
 ) -> Export:
     """Writes a run's best policy or that of a checkpoint; `options` are for `export_policy`."""
     network, frames, best = load_network(config, is_best=is_best, checkpoint=checkpoint)
-    score = () if best is None else (best.score_mean, best.protocol)
     return export_policy(
         network,
         config=config,
         spec=environment_spec(config),
-        training=Training(frames, *score),
         output_dir=output_dir,
+        frames=frames,
+        best=best,
         **options,
     )
 
@@ -55,13 +56,15 @@ def export_policy(
     *,
     config: Config,
     spec: EnvironmentSpec,
-    training: Training,
     output_dir: Path,
+    frames: int = -1,
+    best: Best | None = None,
     noisy: bool = False,
     lite: bool = False,
 ) -> Export:
     """Writes `output_dir`/<next integer>, which appears only when it is complete and checked."""
-    signatures = make_signatures(network, config=config, spec=spec, training=training, noisy=noisy)
+    facts = describe(config, spec, frames, best, noisy=noisy)
+    signatures = make_signatures(network, config=config, spec=spec, facts=facts, noisy=noisy)
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
         # Not named by an integer, so a server that watches the folder ignores it.

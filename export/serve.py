@@ -26,15 +26,15 @@ SETTINGS = (
 )
 
 
-def server_commands(
-    base: Path, model: str, *, port: int, rest_port: int, batching: bool
-) -> dict[str, list[str]]:
+def server_commands(base: Path, values: flags.FlagValues) -> dict[str, list[str]]:
     """The command of each program that can serve the model folder `base`, by the program's name."""
+    model = values.model or base.name
+    port, rest_port = values.port, values.rest_port
 
     def settings(files: str) -> list[str]:
         batched = ["--enable_batching=true", f"--batching_parameters_file={files}/batching.config"]
         monitored = [f"--monitoring_config_file={files}/monitoring.config"]
-        return [*SETTINGS, *monitored, *(batched if batching else [])]
+        return [*SETTINGS, *monitored, *(batched if values.batching else [])]
 
     commands = {
         BINARY: [
@@ -59,13 +59,7 @@ def run(values: flags.FlagValues) -> None:
     if values.model_dir is None:
         raise ConfigError("Give --model_dir, the folder of an exported model.")
     newest = find_versions(Path(values.model_dir))[-1].resolve()
-    commands = server_commands(
-        newest.parent,
-        values.model or newest.parent.name,
-        port=values.port,
-        rest_port=values.rest_port,
-        batching=values.batching,
-    )
+    commands = server_commands(newest.parent, values)
     found = next((name for name in commands if shutil.which(name) is not None), None)
     if values.dry_run or found is None:
         print("\n".join(shlex.join(command) for command in commands.values()))

@@ -3,7 +3,7 @@
 import importlib.metadata
 import json
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +14,7 @@ from rainbow_tf.agent.networks import Network, make_support
 from rainbow_tf.config import Config
 from rainbow_tf.environments.atari import FRAME_SHAPE, SCREEN_SHAPE
 from rainbow_tf.environments.screens import area_means
+from rainbow_tf.runs.store import Best
 from rainbow_tf.types import EnvironmentSpec
 
 # Of examples in a request: a few bytes must not become gigabytes of answers.
@@ -22,25 +23,13 @@ MAX_BATCH_SIZE = 1024
 GREY = (0.299, 0.587, 0.114)
 
 
-class Training(NamedTuple):
-    """How a policy was trained; unknown values are -1, NaN or empty."""
-
-    frames: int = -1
-    score: float = np.nan
-    protocol: str = ""  # of the evaluation that gave the score
-
-
 def make_signatures(
-    network: Network, *, config: Config, spec: EnvironmentSpec, training: Training, noisy: bool
+    network: Network, *, config: Config, spec: EnvironmentSpec, facts: dict[str, Any], noisy: bool
 ) -> dict[str, Any]:
     """The concrete functions of the served model by name, with a free batch size, without XLA."""
     observations = tf.TensorSpec((None, *spec.observation_shape), spec.frame_dtype, "observations")
-    facts = describe(config, spec, training, noisy=noisy)
-    if config.has_support:
-        facts["support"] = make_support(config)
-    if config.has_quantiles:
-        facts["levels"] = spaced_levels(network.head.num_levels)
-    support, levels = facts.get("support"), facts.get("levels")
+    support = make_support(config) if config.has_support else None
+    levels = spaced_levels(network.head.num_levels) if config.has_quantiles else None
 
     def evaluate(stacks: tf.Tensor, alpha: tf.Tensor | float = 1.0) -> Any:
         """The network's outputs [B, A, ...]; quantiles are those of levels up to alpha."""
@@ -78,7 +67,10 @@ def make_signatures(
         return {"actions": actions, "values": best, "action_values": values}
 
     def metadata(query: tf.Tensor) -> dict[str, tf.Tensor]:
-        return _rows(facts, checked(query))
+        query = checked(query)  # servers that batch reject a signature without inputs
+        known = facts | {"support": support, "levels": levels}
+        rows = {k: tf.constant(fact)[None] for k, fact in known.items() if fact is not None}
+        return {name: tf.repeat(row, tf.shape(query)[0], axis=0) for name, row in rows.items()}
 
     wanted: list[tuple[Callable, list[tf.TensorSpec]]] = [(serving_default, [observations])]
     if config.game is not None:
@@ -91,12 +83,6 @@ def make_signatures(
         function.__name__: tf.function(function, inputs, autograph=False).get_concrete_function()
         for function, inputs in wanted
     }
-
-
-def _rows(facts: dict[str, Any], query: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The facts, once for each query: servers that batch reject a signature without inputs."""
-    rows = {name: tf.constant(fact)[None] for name, fact in facts.items()}
-    return {name: tf.repeat(row, tf.shape(query)[0], axis=0) for name, row in rows.items()}
 
 
 def _best(values: tf.Tensor) -> tf.Tensor:  # [B, A] -> [B]
@@ -163,9 +149,9 @@ def cvar(support: np.ndarray, logits: tf.Tensor, alpha: tf.Tensor) -> tf.Tensor:
 
 
 def describe(
-    config: Config, spec: EnvironmentSpec, training: Training, *, noisy: bool
+    config: Config, spec: EnvironmentSpec, frames: int, best: Best | None, *, noisy: bool
 ) -> dict[str, Any]:
-    """The contents of the `metadata` signature."""
+    """The contents of the `metadata` signature; unknown values are -1, NaN or empty."""
     preprocessing = {
         "frame_shape": spec.frame_shape,
         "frame_dtype": spec.frame_dtype.name,
@@ -192,8 +178,8 @@ def describe(
         "agent": config.agent,
         "algorithm": config.algorithm,
         "noisy": noisy,
-        "frames_trained": np.int64(training.frames),
-        "score": np.float32(training.score),
-        "score_protocol": training.protocol,
+        "frames_trained": np.int64(frames),
+        "score": np.float32(np.nan if best is None else best.score_mean),
+        "score_protocol": "" if best is None else best.protocol,
         "versions": json.dumps({name: importlib.metadata.version(name) for name in packages}),
     }

@@ -250,7 +250,7 @@ class Agent:
 
     def export(self, model_dir: str | Path) -> Path:
         """Writes the policy as the next version of a SavedModel; returns the version's folder."""
-        from rainbow_tf.export.saved_model import Training, export_policy
+        from rainbow_tf.export.saved_model import export_policy
         from rainbow_tf.runs.weights import check_finite
 
         check_finite(self.network)
@@ -258,8 +258,8 @@ class Agent:
             self.network,
             config=self.config,
             spec=self.spec,
-            training=Training(self.frames),
             output_dir=Path(model_dir),
+            frames=self.frames,
         ).folder
 
     def _decide(self, observation: np.ndarray, *, keep: bool) -> tuple[Decision, bool]:

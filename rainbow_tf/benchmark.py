@@ -277,7 +277,7 @@ def _measure_saves(config: Config, repeats: int) -> Generator[Figure, None, np.n
 def measure_serving(config: Config, repeats: int) -> Iterator[Figure]:
     """The exported policy in this process, compared with the compiled actor."""
     from rainbow_tf.export.client import SavedModelPolicy
-    from rainbow_tf.export.saved_model import Training, export_policy
+    from rainbow_tf.export.saved_model import export_policy
 
     learner, batch = _learner_and_batch(config)
     with tempfile.TemporaryDirectory() as folder:
@@ -285,7 +285,6 @@ def measure_serving(config: Config, repeats: int) -> Iterator[Figure]:
             learner.online,
             config=config,
             spec=ATARI_SPEC._replace(action_meanings=("?",) * ATARI_SPEC.num_actions),
-            training=Training(),
             output_dir=Path(folder),
         )
         policy = SavedModelPolicy(folder)
@@ -395,7 +394,6 @@ COMMAND = Command(
     },
     run=run,
     example="give --only=learner, for example",
-    old_names={"json": "out"},
     interrupted="interrupted; no figures were written.",
 )
 

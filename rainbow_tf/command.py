@@ -72,7 +72,6 @@ class Command:
     example: str  # what to type, for someone who typed something else
     interrupted: str = "interrupted."
     argument: str | None = None  # name of the one argument that is not a flag
-    old_names: Mapping[str, str] = dataclasses.field(default_factory=dict)  # flags that still work
     rewrite: Callable[[Sequence[str]], list[str]] = list
 
     def define_flags(self, values: flags.FlagValues) -> None:
@@ -80,8 +79,6 @@ class Command:
         define_settings(values, [name for name in self.settings if name not in self.options])
         for name, flag in self.options.items():
             _define(values, name, flag)
-        for old, name in self.old_names.items():
-            flags.DEFINE_alias(old, name, flag_values=values)
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
         """Parses the flags and runs; an error that the user can fix is one sentence, status 1."""

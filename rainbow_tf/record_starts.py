@@ -212,7 +212,6 @@ COMMAND = Command(
     },
     run=run,
     example="give --game and --out",
-    old_names={"output": "out"},
     interrupted="interrupted; complete trajectories are kept, rerun the command to resume.",
 )
 

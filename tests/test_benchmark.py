@@ -48,7 +48,7 @@ def test_unknown_section_is_refused(run_command):
 def test_environment_figures_as_json(run_command, tmp_path):
     path = tmp_path / "figures.json"
     result = run_command(
-        "benchmark", "--only=environment", "--repeats=3", f"--json={path}", "--game=pong"
+        "benchmark", "--only=environment", "--repeats=3", f"--out={path}", "--game=pong"
     )
     assert result.status == 0, result.stderr
     figures = json.loads(path.read_text())

@@ -19,13 +19,13 @@ COMMANDS = {
     "train": ["--environment=CartPole-v1", "--run_dir={folder}/new"],
     "evaluate": ["--run_dir={folder}/run"],
     "watch": ["--run_dir={folder}/run", "--out={folder}/x.gif"],
-    "export": ["--run_dir={folder}/run", "--output_dir={folder}/model"],
+    "export": ["--run_dir={folder}/run", "--out={folder}/model"],
     "play": ["--model_dir={folder}/served"],
     "benchmark": ["--only=learner"],
     "record_starts": [
         "--run_dir={folder}/qbert",
         "--player=policy",
-        "--output={folder}/starts.json",
+        "--out={folder}/starts.json",
     ],
 }
 
@@ -139,14 +139,6 @@ def test_without_best_weights_the_latest_are_taken(tmp_path, capsys, arguments, 
     config = Config(environment="CartPole-v1", run_dir=str(tmp_path))
     assert wants_best(values, config) == is_best
     assert ("using the latest" in capsys.readouterr().out) == (not arguments and not has_best)
-
-
-def test_old_names_of_flags_still_work():
-    for name, old in (("export", "output_dir"), ("play", "video"), ("record_starts", "output")):
-        values = flags.FlagValues()
-        importlib.import_module(cli.COMMANDS[name][0]).COMMAND.define_flags(values)
-        values(["x", f"--{old}=somewhere"])
-        assert values.out == "somewhere"
 
 
 FLAGS = [

@@ -29,9 +29,7 @@ def parse(*arguments):
 
 
 def record(output, *arguments, player="random"):
-    record_starts.run(
-        parse("--game=breakout", f"--player={player}", f"--output={output}", *arguments)
-    )
+    record_starts.run(parse("--game=breakout", f"--player={player}", f"--out={output}", *arguments))
     return starts.read(output)
 
 
@@ -128,22 +126,22 @@ def test_a_policy_is_never_called_human(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--game=pong", "--output=x.json"], "Give --player and --out"),
+        (["--game=pong", "--out=x.json"], "Give --player and --out"),
         (["--game=pong", "--player=random"], "Give --player and --out"),
-        (["--player=random", "--output=x.json"], "Give --game"),
-        (["--game=quake", "--player=random", "--output=x.json"], "--game=quake is not one"),
-        (["--game=pong", "--player=policy", "--output=x.json"], "need each other"),
-        (["--player=random", "--run_dir=x", "--output=x.json"], "need each other"),
-        (["--player=policy", "--run_dir=x", "--output=x.json"], "not a run folder"),
+        (["--player=random", "--out=x.json"], "Give --game"),
+        (["--game=quake", "--player=random", "--out=x.json"], "--game=quake is not one"),
+        (["--game=pong", "--player=policy", "--out=x.json"], "need each other"),
+        (["--player=random", "--run_dir=x", "--out=x.json"], "need each other"),
+        (["--player=policy", "--run_dir=x", "--out=x.json"], "not a run folder"),
         (
-            ["--player=policy", "--run_dir=RUN", "--output=x.json", "--game=pong"],
+            ["--player=policy", "--run_dir=RUN", "--out=x.json", "--game=pong"],
             "not the run's breakout",
         ),
         (
-            ["--player=policy", "--run_dir=RUN", "--output=x.json", "--action_repeat=2"],
+            ["--player=policy", "--run_dir=RUN", "--out=x.json", "--action_repeat=2"],
             "not the run's 4",
         ),
-        (["--game=pong", "--player=random", "--output=FILE/x.json"], "cannot be written"),
+        (["--game=pong", "--player=random", "--out=FILE/x.json"], "cannot be written"),
     ],
 )
 def test_what_a_user_can_mend_is_one_sentence(tmp_path, monkeypatch, arguments, expected):
@@ -300,7 +298,7 @@ def test_a_person_at_a_virtual_screen(tmp_path):
     recorder = subprocess.Popen(
         [
             *(sys.executable, "-m", "rainbow_tf.record_starts", "--game=breakout"),
-            *("--player=human", f"--output={output}", "--trajectories=1"),
+            *("--player=human", f"--out={output}", "--trajectories=1"),
         ],
         env=environment,
         stdout=subprocess.PIPE,
@@ -353,7 +351,7 @@ def test_without_a_screen_it_says_so(tmp_path, driver):
     done = subprocess.run(
         [
             *(sys.executable, "-m", "rainbow_tf.record_starts", "--game=breakout"),
-            *("--player=human", f"--output={tmp_path / 'x.json'}"),
+            *("--player=human", f"--out={tmp_path / 'x.json'}"),
         ],
         env=environment,
         capture_output=True,

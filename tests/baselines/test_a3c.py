@@ -27,7 +27,7 @@ from rainbow_tf.baselines.a3c import SharedLearner
 from rainbow_tf.config import Config
 from rainbow_tf.environments.base import make_environment
 from rainbow_tf.export.check import check_version
-from rainbow_tf.export.saved_model import Training, export_policy
+from rainbow_tf.export.saved_model import export_policy
 from rainbow_tf.runs.store import CHECKPOINTS, CheckpointStore
 from rainbow_tf.runs.weights import values
 from rainbow_tf.training.build import build_parts
@@ -708,9 +708,7 @@ def test_every_command_takes_an_a3c_run(run_command, tmp_path):
 
 def test_the_exported_policy(crew, tmp_path):
     network = crew.learner.online
-    export = export_policy(
-        network, config=settings(), spec=crew.spec, training=Training(), output_dir=tmp_path
-    )
+    export = export_policy(network, config=settings(), spec=crew.spec, output_dir=tmp_path)
     assert export.signatures == ("serving_default", "metadata")
     assert check_version(export.folder) == []
     model = tf.saved_model.load(str(export.folder))

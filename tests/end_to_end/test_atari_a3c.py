@@ -70,7 +70,7 @@ def test_a3c_is_evaluated_exported_and_reported(run, resumed, tmp_path):
         "record_starts",
         "--player=policy",
         f"--run_dir={resumed}",
-        f"--output={starts}",
+        f"--out={starts}",
         "--trajectories=1",
         "--max_frames=400",
     )

@@ -8,7 +8,8 @@ from model_server import ModelServer
 from small_agents import CARTPOLE, QBERT, make_agent
 
 from rainbow_tf.export.client import GrpcPolicy, RestPolicy
-from rainbow_tf.export.saved_model import Training, export_policy
+from rainbow_tf.export.saved_model import export_policy
+from rainbow_tf.runs.store import Best
 
 ATOMS = np.linspace(-1, 1, 3, dtype=np.float32)
 
@@ -164,7 +165,7 @@ def batching_server(models):
 def cartpole():
     """A CartPole network and the other arguments of export_policy."""
     network, spec, _ = make_agent(CARTPOLE)
-    return network, {"config": CARTPOLE, "spec": spec, "training": Training()}
+    return network, {"config": CARTPOLE, "spec": spec}
 
 
 @pytest.fixture(scope="session")
@@ -186,7 +187,9 @@ def qbert():
 def qbert_model(qbert, tmp_path_factory):
     """The folder of an exported Q*bert policy with one version; not to be changed."""
     network, spec, _ = qbert
-    training = Training(1_000, 12.5, "no-op starts")
+    best = Best(1_000, 12.5, 3, "no-op starts")
     folder = tmp_path_factory.mktemp("exported") / "qbert"
-    export_policy(network, config=QBERT, spec=spec, training=training, output_dir=folder)
+    export_policy(
+        network, config=QBERT, spec=spec, output_dir=folder, frames=best.frames, best=best
+    )
     return folder

@@ -8,7 +8,7 @@ import pytest
 from small_agents import CARTPOLE, CONFIGS, QBERT, make_agent, to_client
 
 from rainbow_tf.environments.atari import SCREEN_SHAPE
-from rainbow_tf.export.saved_model import Training, export_policy
+from rainbow_tf.export.saved_model import export_policy
 from rainbow_tf.runs.weights import make_policy
 
 # Loads the models as TensorFlow Serving does and calls every signature twice.
@@ -100,7 +100,7 @@ def test_every_kind_of_agent_acts_exactly_as_its_actor(tmp_path):
     models = {}
     for name, config in CONFIGS.items():
         network, spec, _ = agents[name]
-        settings = {"config": config, "spec": spec, "training": Training()}
+        settings = {"config": config, "spec": spec}
         models[name] = export_policy(network, output_dir=tmp_path / name, **settings).folder
     outputs = in_a_fresh_process(models, agents, tmp_path)
     for name, config in CONFIGS.items():

@@ -246,7 +246,7 @@ def test_actions_of_any_kind_are_one_sentence(models, monkeypatch, actions, said
 @pytest.mark.parametrize("suffix", ["gif", "mp4"])
 def test_video(models, tmp_path, suffix, run_play):
     path = tmp_path / "new" / f"game.{suffix}"
-    arguments = [f"--model_dir={models['wobbly']}", f"--video={path}", "--episodes=1"]
+    arguments = [f"--model_dir={models['wobbly']}", f"--out={path}", "--episodes=1"]
     result = run_play(*arguments, "--environment=CartPole-v1")
     assert result.status == 0, result.stderr
     capture = cv2.VideoCapture(str(path))
@@ -262,7 +262,7 @@ def test_video(models, tmp_path, suffix, run_play):
 
 
 def test_a_video_that_cannot_be_written_is_one_sentence(tmp_path, run_play):
-    result = run_play("--server=localhost:1", "--game=qbert", f"--video={tmp_path}/game.avi")
+    result = run_play("--server=localhost:1", "--game=qbert", f"--out={tmp_path}/game.avi")
     assert result.status != 0
     assert result.stderr == f"rainbow_tf: {tmp_path}/game.avi must end in .mp4 or .gif.\n"
 

@@ -7,7 +7,7 @@ from small_agents import make_agent, to_client
 from rainbow_tf.config import Config
 from rainbow_tf.environments.base import make_environment
 from rainbow_tf.environments.screens import area_taps
-from rainbow_tf.export.signatures import Training, make_signatures, to_frames
+from rainbow_tf.export.signatures import describe, make_signatures, to_frames
 from rainbow_tf.games import GAMES
 
 
@@ -48,9 +48,8 @@ def compare(game, num_steps, **settings):
     stacks, frames = play(game, num_steps, config)
     assert np.ptp(stacks) > 0
     network, spec, _ = make_agent(config)
-    signatures = make_signatures(
-        network, config=config, spec=spec, training=Training(), noisy=False
-    )
+    facts = describe(config, spec, -1, None, noisy=False)
+    signatures = make_signatures(network, config=config, spec=spec, facts=facts, noisy=False)
     preprocess = tf.function(to_frames, reduce_retracing=True)
     difference, equal = 0, []
     for i in range(0, len(stacks), 8):

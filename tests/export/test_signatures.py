@@ -12,7 +12,6 @@ from small_agents import CARTPOLE, CONFIGS, QBERT, make_agent, to_client
 from rainbow_tf.agent.networks import Network, make_support
 from rainbow_tf.config import Config
 from rainbow_tf.export.signatures import (
-    Training,
     cvar,
     describe,
     make_signatures,
@@ -45,8 +44,9 @@ class Agent(NamedTuple):
     signatures: dict
 
     def make_signatures(self, *, noisy):
+        facts = describe(self.config, self.spec, -1, None, noisy=noisy)
         return make_signatures(
-            self.network, config=self.config, spec=self.spec, training=Training(), noisy=noisy
+            self.network, config=self.config, spec=self.spec, facts=facts, noisy=noisy
         )
 
 
@@ -201,7 +201,7 @@ def test_metadata_describes_the_policy(qbert_model):
 
 def test_metadata_of_an_environment_with_unknown_training(cartpole):
     _, settings = cartpole
-    facts = describe(CARTPOLE, settings["spec"], Training(), noisy=False)
+    facts = describe(CARTPOLE, settings["spec"], -1, None, noisy=False)
     assert (facts["game"], facts["agent"]) == ("CartPole-v1", "rainbow")
     assert facts["frames_trained"] == -1
     assert np.isnan(facts["score"])
