@@ -32,8 +32,8 @@ class Estimate(NamedTuple):
     """Aggregates of an agent, and their intervals over its seeds or, with one seed, episodes."""
 
     percents: dict[str, list[float]]  # by game, a score per seed
-    values: aggregate.Aggregate
-    intervals: tuple[aggregate.Interval, ...] | None  # of the same three
+    values: np.ndarray  # [3]
+    intervals: np.ndarray | None  # [3, 2]
     over: str | None
 
 
@@ -179,14 +179,15 @@ def estimate(scores: EndScores, protocol: str) -> Estimate:
     percents = {
         name: [references[name].percent(end.score) for end in ends] for name, ends in scores.items()
     }
-    matrix = aggregate.score_matrix(percents.values())
+    # A column per game, as long as the longest: [S, G].
+    matrix = np.array(list(itertools.zip_longest(*percents.values(), fillvalue=np.nan)))
     rng = np.random.default_rng(0)
     intervals, over = aggregate.bootstrap(matrix, rng=rng), "seeds"
     if intervals is None and all(len(ends[0].scores) for ends in scores.values()):
         episodes = [references[name].percent(ends[0].scores) for name, ends in scores.items()]
         intervals, over = aggregate.bootstrap_episodes(episodes, rng=rng), "episodes"
     values = aggregate.aggregate(matrix)
-    return Estimate(percents, values, intervals, over if intervals else None)
+    return Estimate(percents, values, intervals, None if intervals is None else over)
 
 
 class Drops(NamedTuple):
