@@ -37,11 +37,6 @@ class Estimate(NamedTuple):
     over: str | None
 
 
-def has_reference(environment: str) -> bool:
-    """Whether there is a human score to normalise with."""
-    return environment in normalise.references("noop")
-
-
 def regime(protocol: str) -> str:
     """The references that scores of a protocol are compared with."""
     return "noop" if protocol.endswith("/noop") else "human"
@@ -71,7 +66,7 @@ def conflicting_protocols(runs: list[Run], *, with_paper: bool) -> dict[str, str
     No-op and recorded starts have separate columns, so both may occur. Refused are curves of two
     protocols, sticky beside non-sticky scores, and starts recorded by different kinds of player.
     """
-    atari = [run for run in runs if run.config.game is not None]
+    atari = [run for run in runs if run.is_atari]
     curves = [(run.curve.protocol, str(run.folder)) for run in atari if len(run.curve.frames)]
     scores = [(e.protocol, str(run.folder)) for run in atari for e in run.evaluations]
     places = {protocol: found[0] for protocol, found in grouped(curves + scores).items()}
@@ -96,12 +91,12 @@ def checked_protocols(runs: list[Run], *, mixed: bool, with_paper: bool) -> list
             f"Scores of different protocols cannot be compared ({listed}); give --mixed to show "
             "them side by side with labels, or --runs with the runs of one protocol."
         )
-    atari = [run for run in runs if run.config.game is not None]
+    atari = [run for run in runs if run.is_atari]
     if len({run.curve.protocol for run in atari if len(run.curve.frames)}) < 2:
         return runs
     return [
         dataclasses.replace(run, agent=f"{run.agent} [{run.curve.protocol}]")
-        if run.config.game is not None
+        if run.is_atari
         else run
         for run in runs
     ]
@@ -257,9 +252,7 @@ def missing_runs(runs: list[Run]) -> list[tuple[str, str, int, str]]:
     """
     is_evaluated = any(not run.curve.is_training for run in runs if len(run.curve.frames))
     found = []
-    grids = grouped(
-        ("" if has_reference(run.environment) else run.environment, run) for run in runs
-    )
+    grids = grouped(("" if run.is_atari else run.environment, run) for run in runs)
     for members in grids.values():
         there = {(run.environment, run.agent, run.config.seed): run for run in members}
         for key in itertools.product(*(sorted(set(values)) for values in zip(*there, strict=True))):
@@ -285,7 +278,7 @@ def _problem(run: Run | None, is_evaluated: bool) -> str | None:
 def differing_settings(runs: list[Run]) -> list[str]:
     """A sentence for each setting in which compared runs differ."""
     sentences = []
-    lengths = sorted({run.config.frames for run in runs if has_reference(run.environment)})
+    lengths = sorted({run.config.frames for run in runs if run.is_atari})
     if len(lengths) > 1:
         shown = ", ".join(f"{frames / 1e6:g}" for frames in lengths)
         sentences.append(
@@ -294,7 +287,7 @@ def differing_settings(runs: list[Run]) -> list[str]:
         )
     for agent, of_agent in by_agent(runs).items():
         # Atari games share their settings; other environments may need their own.
-        places = grouped(("Atari" if run.config.game else run.environment, run) for run in of_agent)
+        places = grouped(("Atari" if run.is_atari else run.environment, run) for run in of_agent)
         for place, field in itertools.product(places, dataclasses.fields(Config)):
             values = {getattr(run.config, field.name) for run in places[place]}
             is_own = field.metadata["may_change"] or field.name in ("game", "environment", "seed")
