@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-THRESHOLDS = (20, 50, 100, 200, 500)
+THRESHOLDS = (20, 50, 100, 200, 500)  # percent of human
 AGGREGATES = ("median", "interquartile mean", "mean")
 
 
@@ -62,11 +62,6 @@ def bootstrap_episodes(
 def _intervals(samples: np.ndarray) -> np.ndarray:
     """Intervals of the aggregates of resampled scores [B, S, G]."""
     return np.quantile(aggregate(samples), (0.025, 0.975), axis=1).T
-
-
-def games_at_least(percent: np.ndarray, threshold: float) -> np.ndarray:
-    """Number of games in [..., G] that reach a percentage of human."""
-    return np.sum(percent >= threshold, axis=-1)
 
 
 def area_under_curve(frames: np.ndarray, scores: np.ndarray) -> float:

@@ -12,7 +12,6 @@ from rainbow_tf.scoring import aggregate, normalise
 from rainbow_tf.scoring.runs import Curve, Evaluation, Run
 
 BEST = "best in training"
-TRAINING = "training returns"
 _REPETITIONS = 1000
 
 Value = TypeVar("Value")
@@ -164,7 +163,7 @@ def _ends(run: Run) -> tuple[Evaluation, ...]:
         return run.evaluations
     score, source = curve.scores.max(), BEST
     if curve.is_training:
-        score, source = curve.scores[-1], TRAINING
+        score, source = curve.scores[-1], "training returns"
     return (*run.evaluations, Evaluation(curve.protocol, float(score), source))
 
 
@@ -195,8 +194,8 @@ class Drops(NamedTuple):
     intervals: np.ndarray | None  # [agents, 2], of the medians; None if all have one seed
 
 
-def ablation_drops(runs: list[Run], ablations: Sequence[str]) -> Drops | None:
-    """The effect of each ablation in each game; None without Rainbow, DQN and an ablation."""
+def ablation_drops(runs: list[Run], ablations: Sequence[str]) -> Drops:
+    """The effect of each ablation in each game that has Rainbow, DQN and an ablation."""
     wanted = {"rainbow", "dqn", *ablations}
     areas: dict[str, Areas] = {}
     for name, group in by_environment(run for run in runs if run.agent in wanted).items():
@@ -209,8 +208,6 @@ def ablation_drops(runs: list[Run], ablations: Sequence[str]) -> Drops | None:
     omitted = tuple(name for name in areas if name not in kept)
     games = list(kept.values())
     present = tuple(agent for agent in ablations if any(agent in of for of in games))
-    if not present and not omitted:
-        return None
     has_seeds = present and any(len(seeds) > 1 for of in games for seeds in of.values())
     intervals = _drop_intervals(games, present) if has_seeds else None
     return Drops(present, tuple(kept), _changes(games, present, np.mean), omitted, intervals)

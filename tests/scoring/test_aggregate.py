@@ -9,7 +9,6 @@ from rainbow_tf.scoring.aggregate import (
     area_under_curve,
     bootstrap,
     bootstrap_episodes,
-    games_at_least,
     interquartile_mean,
     moving_average,
 )
@@ -39,11 +38,6 @@ def test_aggregates_worked_out_by_hand():
 )
 def test_interquartile_mean_by_hand(values, mean):
     assert interquartile_mean(np.array(values)) == pytest.approx(mean)
-
-
-def test_a_level_that_is_just_reached_counts():
-    percent = np.array([[19.9, 20.0, 500.0], [0.0, 0.0, 20.1]])
-    np.testing.assert_array_equal(games_at_least(percent, 20), [2, 1])
 
 
 def test_area_by_hand():

@@ -8,7 +8,7 @@ from rainbow_tf.reporting.page import Page
 from rainbow_tf.reporting.tables import Row
 from rainbow_tf.reporting.wording import number_of, protocol_title, sources
 from rainbow_tf.scoring import normalise, study
-from rainbow_tf.scoring.aggregate import AGGREGATES, THRESHOLDS, games_at_least
+from rainbow_tf.scoring.aggregate import AGGREGATES, THRESHOLDS
 from rainbow_tf.scoring.runs import EVALUATED, Evaluation
 
 Ends = dict[str, dict[str, study.EndScores]]
@@ -87,7 +87,7 @@ def _tables(page: Page, ends: Ends, results: Results, look: Look, has_games: boo
         games = estimate.percents
         row: Row = {"agent": look[agent].label, "starts": protocol_title(protocol)}
         means = np.array([np.mean(seeds) for seeds in games.values()])
-        counts = {f"{level} %": int(games_at_least(means, level)) for level in THRESHOLDS}
+        counts = {f"{level} %": int(np.sum(means >= level)) for level in THRESHOLDS}
         levels.append({**row, **counts, "games": len(games)})
         for i, kind in enumerate(AGGREGATES):
             if has_games or kind == "mean":
