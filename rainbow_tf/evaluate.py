@@ -27,7 +27,7 @@ from rainbow_tf.evaluation.statistics import protocol_name, score_summary
 from rainbow_tf.files import inside, read_json
 from rainbow_tf.process import load_tensorflow
 from rainbow_tf.runs.store import write_atomically
-from rainbow_tf.scoring.normalise import human_normalised
+from rainbow_tf.scoring.normalise import references
 from rainbow_tf.scoring.runs import run_folders
 from rainbow_tf.starts import file as starts_module
 from rainbow_tf.starts.environment import StartEnvironment
@@ -209,7 +209,7 @@ def _normalised(
     if config.game is None or setting.origin in ("policy", "random"):
         return None
     mean = float(np.mean([episode.score for episode in episodes]))
-    return human_normalised(config.game, mean, "noop" if setting.origin is None else "human")
+    return references("noop" if setting.origin is None else "human")[config.game].percent(mean)
 
 
 def _rows(episodes: Sequence[EvaluatedEpisode], starts: Sequence[str]) -> str:

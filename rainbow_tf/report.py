@@ -59,8 +59,8 @@ def write_report(
 def _write_chapters(page: Page, runs: list[Run], published: str | None) -> None:
     if not runs and published == "paper":
         end_scores.write_paper(page)
-    atari = [run for run in runs if study.has_reference(run.environment)]
-    others = [run for run in runs if not study.has_reference(run.environment)]
+    atari = [run for run in runs if run.is_atari]
+    others = [run for run in runs if not run.is_atari]
     counted = study.counted(atari)
     over_time.write(page, counted)
     ablations.write(page, counted + study.counted(others))

@@ -224,6 +224,18 @@ def test_one_game_has_no_median_over_games(tmp_path):
     assert "every agent has every game" in text
 
 
+def test_a_level_that_is_just_reached_counts(tmp_path):
+    # pong, no-op: random -20.7, human 14.6, which is 100 %; qbert: human 13455.0.
+    for game, score in (("pong", 14.6), ("qbert", 13454.0)):
+        write_run(tmp_path / "runs" / game, [0.0, score], game=game)
+    write_report(runs=tmp_path / "runs", out=tmp_path / "out")
+    (row,) = read_table(tmp_path / "out", "thresholds")
+    assert [row[level] for level in ("50 %", "100 %", "200 %")] == ["2", "1", "0"]
+    drawn = (tmp_path / "out/figures/thresholds.svg").read_text()
+    assert "<!-- at least 100 % of human -->" in drawn
+    assert "<!-- at least 200 % of human -->" not in drawn
+
+
 def test_single_points_and_unreached_levels_are_sentences(tmp_path):
     for game, score in (("pong", -20.0), ("qbert", 200.0)):
         write_run(tmp_path / "runs" / game, [score], game=game)

@@ -13,6 +13,7 @@ from matplotlib.patches import Patch
 
 from rainbow_tf.reporting.agents import Look, Style
 from rainbow_tf.reporting.wording import short
+from rainbow_tf.scoring.aggregate import AGGREGATES
 from rainbow_tf.scoring.study import Drops, Estimate
 
 _INK, _FAINT = "#222222", "#d9d9d9"
@@ -118,19 +119,18 @@ def aggregates(rows: Mapping[str, Mapping[str, Estimate]], styles: Look) -> Figu
     """Median, interquartile mean and mean of each agent; a row of panels per protocol."""
     heights = [len(estimates) + 3 for estimates in rows.values()]
     figure = Figure(figsize=(12, 0.4 + 0.29 * sum(heights)), layout="constrained")
-    axes = _framed(figure, len(rows), 3, grid="x", height_ratios=heights)
+    axes = _framed(figure, len(rows), 3, grid="x", sharey="row", height_ratios=heights)
     for panels, (title, estimates) in zip(axes, rows.items(), strict=True):
         labels = [styles[agent].label for agent in estimates]
-        for i, name in enumerate(("Median", "Interquartile mean", "Mean")):
-            axis = panels[i]
+        for i, (name, axis) in enumerate(zip(AGGREGATES, panels, strict=True)):
             for y, (agent, estimate) in enumerate(estimates.items()):
                 if estimate.intervals is not None:
                     colour = styles[agent].colour
                     axis.plot(estimate.intervals[i], [y, y], color=colour, linewidth=5, alpha=0.4)
                 axis.plot(estimate.values[i], y, "o", **_marker(styles[agent]))
-            shown = labels if i == 0 else [""] * len(labels)
-            axis.set_yticks(range(len(labels)), shown, fontsize=8.5)
-            axis.set(ylim=(len(labels) - 0.4, -0.6), xlabel=f"{name} score (% of human)")
+            axis.set_xlabel(f"{name.capitalize()} score (% of human)")
+        panels[0].set_yticks(range(len(labels)), labels, fontsize=8.5)
+        panels[0].set_ylim(len(labels) - 0.4, -0.6)
         panels[0].set_title(title, loc="left", fontsize=10, fontweight="bold")
     return figure
 

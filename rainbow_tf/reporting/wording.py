@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from rainbow_tf.scoring import study
 from rainbow_tf.scoring.runs import Run
 from rainbow_tf.scoring.study import EndScores
 
@@ -50,8 +49,7 @@ def seed_counts(runs: Iterable[Run]) -> list[int]:
 
 def game_noun(runs: Iterable[Run]) -> str:
     """What the runs were trained on: `game` for Atari alone."""
-    is_atari = all(study.has_reference(run.environment) for run in runs)
-    return "game" if is_atari else "environment"
+    return "game" if all(run.is_atari for run in runs) else "environment"
 
 
 def made_of(runs: list[Run], *more: str, window: int = 1) -> str:

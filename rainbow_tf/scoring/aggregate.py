@@ -3,48 +3,23 @@
 A score matrix is [S, G]: a column per game, padded with NaN where a game has fewer seeds.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable
 
 import numpy as np
 
-THRESHOLDS = (20, 50, 100, 200, 500)
+THRESHOLDS = (20, 50, 100, 200, 500)  # percent of human
+AGGREGATES = ("median", "interquartile mean", "mean")
 
 
-class Aggregate(NamedTuple):
-    """Three summaries of a score matrix."""
-
-    median: float | np.ndarray
-    iqm: float | np.ndarray
-    mean: float | np.ndarray
-
-
-class Interval(NamedTuple):
-    """Bounds of a 95 % interval."""
-
-    low: float
-    high: float
-
-
-def score_matrix(columns: Iterable[Sequence[float]]) -> np.ndarray:
-    """Scores by game and seed as a matrix [S, G]."""
-    lists = [list(column) for column in columns]
-    matrix = np.full((max(map(len, lists), default=0), len(lists)), np.nan)
-    for game, scores in enumerate(lists):
-        matrix[: len(scores), game] = scores
-    return matrix
-
-
-def aggregate(scores: np.ndarray) -> Aggregate:
+def aggregate(scores: np.ndarray) -> np.ndarray:
     """Median and mean over games of the mean over seeds; interquartile mean over all runs.
 
-    Takes [..., S, G], returns [...].
+    Takes [..., S, G], returns [3, ...] in the order of `AGGREGATES`.
     """
     per_game = np.nanmean(scores, axis=-2)
     runs = scores.reshape(*scores.shape[:-2], -1)
-    return Aggregate(
-        np.median(per_game, axis=-1), interquartile_mean(runs), np.mean(per_game, axis=-1)
-    )
+    means = np.mean(per_game, axis=-1)
+    return np.array([np.median(per_game, axis=-1), interquartile_mean(runs), means])
 
 
 def interquartile_mean(values: np.ndarray) -> np.ndarray:
@@ -59,13 +34,13 @@ def interquartile_mean(values: np.ndarray) -> np.ndarray:
 
 def bootstrap(
     scores: np.ndarray, *, rng: np.random.Generator, repetitions: int = 2000
-) -> tuple[Interval, Interval, Interval] | None:
-    """95 % intervals of `aggregate`, resampling seeds within each game.
+) -> np.ndarray | None:
+    """95 % intervals of `aggregate` [3, 2], resampling seeds within each game.
 
     None if no game has two seeds, because the spread is unknown then.
     """
     seeds = np.sum(~np.isnan(scores), axis=0)  # [G]
-    if scores.size == 0 or seeds.max() < 2:
+    if seeds.max() < 2:
         return None
     shape = (repetitions, *scores.shape)
     drawn = np.floor(rng.random(shape) * seeds).astype(np.int64)
@@ -76,7 +51,7 @@ def bootstrap(
 
 def bootstrap_episodes(
     episodes: Iterable[np.ndarray], *, rng: np.random.Generator, repetitions: int = 2000
-) -> tuple[Interval, Interval, Interval]:
+) -> np.ndarray:
     """95 % intervals of `aggregate` for one seed per game, resampling each game's episodes."""
     means = [
         rng.choice(scores, (repetitions, len(scores))).mean(axis=1) for scores in episodes
@@ -84,17 +59,9 @@ def bootstrap_episodes(
     return _intervals(np.stack(means, axis=-1)[:, None])
 
 
-def _intervals(samples: np.ndarray) -> tuple[Interval, Interval, Interval]:
+def _intervals(samples: np.ndarray) -> np.ndarray:
     """Intervals of the aggregates of resampled scores [B, S, G]."""
-    median, iqm, mean = (
-        Interval(*np.quantile(values, (0.025, 0.975))) for values in aggregate(samples)
-    )
-    return median, iqm, mean
-
-
-def games_at_least(percent: np.ndarray, threshold: float) -> np.ndarray:
-    """Number of games in [..., G] that reach a percentage of human."""
-    return np.sum(percent >= threshold, axis=-1)
+    return np.quantile(aggregate(samples), (0.025, 0.975), axis=1).T
 
 
 def area_under_curve(frames: np.ndarray, scores: np.ndarray) -> float:

@@ -60,6 +60,11 @@ class Run:
         return self.config.environment_name
 
     @property
+    def is_atari(self) -> bool:
+        """Whether it plays an Atari game, all of which have a human reference."""
+        return self.config.game is not None
+
+    @property
     def is_finished(self) -> bool:
         """Whether its curve reaches the end of training, give or take one period."""
         config = self.config

@@ -12,7 +12,6 @@ from rainbow_tf.scoring import aggregate, normalise
 from rainbow_tf.scoring.runs import Curve, Evaluation, Run
 
 BEST = "best in training"
-TRAINING = "training returns"
 _REPETITIONS = 1000
 
 Value = TypeVar("Value")
@@ -32,14 +31,9 @@ class Estimate(NamedTuple):
     """Aggregates of an agent, and their intervals over its seeds or, with one seed, episodes."""
 
     percents: dict[str, list[float]]  # by game, a score per seed
-    values: aggregate.Aggregate
-    intervals: tuple[aggregate.Interval, ...] | None  # of the same three
+    values: np.ndarray  # [3]
+    intervals: np.ndarray | None  # [3, 2]
     over: str | None
-
-
-def has_reference(environment: str) -> bool:
-    """Whether there is a human score to normalise with."""
-    return environment in normalise.references("noop")
 
 
 def regime(protocol: str) -> str:
@@ -71,7 +65,7 @@ def conflicting_protocols(runs: list[Run], *, with_paper: bool) -> dict[str, str
     No-op and recorded starts have separate columns, so both may occur. Refused are curves of two
     protocols, sticky beside non-sticky scores, and starts recorded by different kinds of player.
     """
-    atari = [run for run in runs if run.config.game is not None]
+    atari = [run for run in runs if run.is_atari]
     curves = [(run.curve.protocol, str(run.folder)) for run in atari if len(run.curve.frames)]
     scores = [(e.protocol, str(run.folder)) for run in atari for e in run.evaluations]
     places = {protocol: found[0] for protocol, found in grouped(curves + scores).items()}
@@ -96,12 +90,12 @@ def checked_protocols(runs: list[Run], *, mixed: bool, with_paper: bool) -> list
             f"Scores of different protocols cannot be compared ({listed}); give --mixed to show "
             "them side by side with labels, or --runs with the runs of one protocol."
         )
-    atari = [run for run in runs if run.config.game is not None]
+    atari = [run for run in runs if run.is_atari]
     if len({run.curve.protocol for run in atari if len(run.curve.frames)}) < 2:
         return runs
     return [
         dataclasses.replace(run, agent=f"{run.agent} [{run.curve.protocol}]")
-        if run.config.game is not None
+        if run.is_atari
         else run
         for run in runs
     ]
@@ -169,7 +163,7 @@ def _ends(run: Run) -> tuple[Evaluation, ...]:
         return run.evaluations
     score, source = curve.scores.max(), BEST
     if curve.is_training:
-        score, source = curve.scores[-1], TRAINING
+        score, source = curve.scores[-1], "training returns"
     return (*run.evaluations, Evaluation(curve.protocol, float(score), source))
 
 
@@ -179,14 +173,15 @@ def estimate(scores: EndScores, protocol: str) -> Estimate:
     percents = {
         name: [references[name].percent(end.score) for end in ends] for name, ends in scores.items()
     }
-    matrix = aggregate.score_matrix(percents.values())
+    # A column per game, as long as the longest: [S, G].
+    matrix = np.array(list(itertools.zip_longest(*percents.values(), fillvalue=np.nan)))
     rng = np.random.default_rng(0)
     intervals, over = aggregate.bootstrap(matrix, rng=rng), "seeds"
     if intervals is None and all(len(ends[0].scores) for ends in scores.values()):
         episodes = [references[name].percent(ends[0].scores) for name, ends in scores.items()]
         intervals, over = aggregate.bootstrap_episodes(episodes, rng=rng), "episodes"
     values = aggregate.aggregate(matrix)
-    return Estimate(percents, values, intervals, over if intervals else None)
+    return Estimate(percents, values, intervals, None if intervals is None else over)
 
 
 class Drops(NamedTuple):
@@ -199,8 +194,8 @@ class Drops(NamedTuple):
     intervals: np.ndarray | None  # [agents, 2], of the medians; None if all have one seed
 
 
-def ablation_drops(runs: list[Run], ablations: Sequence[str]) -> Drops | None:
-    """The effect of each ablation in each game; None without Rainbow, DQN and an ablation."""
+def ablation_drops(runs: list[Run], ablations: Sequence[str]) -> Drops:
+    """The effect of each ablation in each game that has Rainbow, DQN and an ablation."""
     wanted = {"rainbow", "dqn", *ablations}
     areas: dict[str, Areas] = {}
     for name, group in by_environment(run for run in runs if run.agent in wanted).items():
@@ -213,8 +208,6 @@ def ablation_drops(runs: list[Run], ablations: Sequence[str]) -> Drops | None:
     omitted = tuple(name for name in areas if name not in kept)
     games = list(kept.values())
     present = tuple(agent for agent in ablations if any(agent in of for of in games))
-    if not present and not omitted:
-        return None
     has_seeds = present and any(len(seeds) > 1 for of in games for seeds in of.values())
     intervals = _drop_intervals(games, present) if has_seeds else None
     return Drops(present, tuple(kept), _changes(games, present, np.mean), omitted, intervals)
@@ -256,9 +249,7 @@ def missing_runs(runs: list[Run]) -> list[tuple[str, str, int, str]]:
     """
     is_evaluated = any(not run.curve.is_training for run in runs if len(run.curve.frames))
     found = []
-    grids = grouped(
-        ("" if has_reference(run.environment) else run.environment, run) for run in runs
-    )
+    grids = grouped(("" if run.is_atari else run.environment, run) for run in runs)
     for members in grids.values():
         there = {(run.environment, run.agent, run.config.seed): run for run in members}
         for key in itertools.product(*(sorted(set(values)) for values in zip(*there, strict=True))):
@@ -284,7 +275,7 @@ def _problem(run: Run | None, is_evaluated: bool) -> str | None:
 def differing_settings(runs: list[Run]) -> list[str]:
     """A sentence for each setting in which compared runs differ."""
     sentences = []
-    lengths = sorted({run.config.frames for run in runs if has_reference(run.environment)})
+    lengths = sorted({run.config.frames for run in runs if run.is_atari})
     if len(lengths) > 1:
         shown = ", ".join(f"{frames / 1e6:g}" for frames in lengths)
         sentences.append(
@@ -293,7 +284,7 @@ def differing_settings(runs: list[Run]) -> list[str]:
         )
     for agent, of_agent in by_agent(runs).items():
         # Atari games share their settings; other environments may need their own.
-        places = grouped(("Atari" if run.config.game else run.environment, run) for run in of_agent)
+        places = grouped(("Atari" if run.is_atari else run.environment, run) for run in of_agent)
         for place, field in itertools.product(places, dataclasses.fields(Config)):
             values = {getattr(run.config, field.name) for run in places[place]}
             is_own = field.metadata["may_change"] or field.name in ("game", "environment", "seed")

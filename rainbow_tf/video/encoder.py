@@ -48,30 +48,24 @@ class Mp4:
         )
 
     def add(self, picture: np.ndarray) -> None:
-        """Adds a picture; raises OSError if ffmpeg has failed."""
+        """Adds a picture; a broken pipe if ffmpeg has failed."""
         height, width, _ = picture.shape
         assert self._encoder.stdin is not None
-        try:
-            self._encoder.stdin.write(b"P6 %d %d 255\n" % (width, height) + picture.tobytes())
-        except BrokenPipeError:
-            self._finish()  # raises with ffmpeg's message
-
-    def _finish(self) -> None:
-        _, message = self._encoder.communicate()
-        status = self._encoder.returncode
-        if status != 0:
-            reason = message.decode(errors="replace").strip().rpartition("\n")[2]
-            raise OSError(errno.EIO, f"the encoder failed: {reason or f'exit status {status}'}")
+        self._encoder.stdin.write(b"P6 %d %d 255\n" % (width, height) + picture.tobytes())
 
     def __enter__(self) -> "Mp4":
         return self
 
     def __exit__(self, error: type | None, *details: object) -> None:
-        if error is None:
-            self._finish()
-        else:
+        # After a broken pipe ffmpeg has failed, and says why.
+        is_stopped = error not in (None, BrokenPipeError)
+        if is_stopped:
             self._encoder.kill()
-            self._encoder.communicate()
+        _, message = self._encoder.communicate()
+        status = self._encoder.returncode
+        if status != 0 and not is_stopped:
+            reason = message.decode(errors="replace").strip().rpartition("\n")[2]
+            raise OSError(errno.EIO, f"the encoder failed: {reason or f'exit status {status}'}")
 
 
 class Gif:

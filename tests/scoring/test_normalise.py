@@ -9,7 +9,6 @@ from rainbow_tf.scoring.normalise import (
     PRINTED_MEDIANS,
     REGIMES,
     dopamine_curves,
-    human_normalised,
     published,
     references,
 )
@@ -30,16 +29,7 @@ from rainbow_tf.scoring.normalise import (
     ],
 )
 def test_worked_out_by_hand(game, score, regime, percent):
-    assert human_normalised(game, score, regime) == pytest.approx(percent, abs=1e-9)
-
-
-def test_a_game_without_a_reference_has_no_percentage():
-    assert human_normalised("cartpole_v1", 500.0, "noop") is None
-
-
-def test_an_unknown_regime_is_refused():
-    with pytest.raises(ValueError, match="sticky"):
-        human_normalised("pong", 0.0, "sticky")
+    assert references(regime)[game].percent(score) == pytest.approx(percent, abs=1e-9)
 
 
 @pytest.mark.parametrize("regime", REGIMES)
@@ -60,7 +50,7 @@ def test_medians_of_the_papers_tables(agent, noop, human):
     for regime, median in (("noop", noop), ("human", human)):
         scores = published("paper", regime)[agent]
         assert len(scores) == 54
-        percents = [human_normalised(game, score, regime) for game, score in scores.items()]
+        percents = [references(regime)[game].percent(score) for game, score in scores.items()]
         assert round(float(np.median(percents)), 1) == median
 
 
@@ -104,7 +94,7 @@ def test_atari100k_scores_are_of_no_op_starts_and_26_games():
 )
 def test_aggregates_of_atari100k_are_those_that_the_papers_print(agent, median, mean):
     scores = published("atari100k", "noop")[agent]
-    percents = [human_normalised(game, score, "noop") for game, score in scores.items()]
+    percents = [references("noop")[game].percent(score) for game, score in scores.items()]
     assert np.median(percents) == pytest.approx(median, abs=0.6)
     assert np.mean(percents) == pytest.approx(mean, abs=1.5)
 

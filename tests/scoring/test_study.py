@@ -99,7 +99,8 @@ def test_no_area_without_common_frames(make, tmp_path):
     make(*((agent, "pong", 1, [1.0, 2.0]) for agent in ("rainbow", "dqn", "no_noisy")))
     path = tmp_path / "pong_dqn_1/eval.csv"
     path.write_text(path.read_text().replace("000000,", "0000000000,"))
-    assert study.ablation_drops(read_runs(tmp_path), ABLATIONS) is None
+    drops = study.ablation_drops(read_runs(tmp_path), ABLATIONS)
+    assert drops.agents == drops.omitted == ()
 
 
 def test_medians_of_ablations_have_intervals_over_seeds(make):
@@ -118,7 +119,8 @@ def test_medians_of_ablations_have_intervals_over_seeds(make):
 
 def test_no_waterfall_without_dqn(make):
     runs = make(("rainbow", "pong", 1, [1.0]), ("no_noisy", "pong", 1, [0.0]))
-    assert study.ablation_drops(runs, ABLATIONS) is None
+    drops = study.ablation_drops(runs, ABLATIONS)
+    assert drops.agents == drops.omitted == ()
 
 
 def test_end_scores_prefer_the_evaluated_snapshot(make, tmp_path):
@@ -141,6 +143,17 @@ def test_human_starts_have_their_own_reference(make, tmp_path):
     assert found.percents["pong"] == [pytest.approx(100)]
 
 
+def test_a_game_may_have_fewer_seeds(make, tmp_path):
+    # pong, no-op: random -20.7, human 14.6; qbert: 163.9 and 13455.0.
+    make(("rainbow", "pong", 1, [14.6]), ("rainbow", "pong", 2, [-20.7]))
+    make(("rainbow", "qbert", 1, [13455.0]))
+    (ends,) = study.end_scores(read_runs(tmp_path)).values()
+    found = study.estimate(ends["rainbow"], "paper/noop")
+    assert found.percents == {"pong": pytest.approx([0, 100]), "qbert": pytest.approx([100])}
+    # Games' means: 50 and 100.
+    assert found.values == pytest.approx([75, 200 / 3, 75])
+
+
 def test_intervals_are_over_seeds_or_over_the_episodes_of_one(make, tmp_path):
     def estimate():
         (ends,) = study.end_scores(read_runs(tmp_path)).values()
@@ -151,10 +164,9 @@ def test_intervals_are_over_seeds_or_over_the_episodes_of_one(make, tmp_path):
     write_evaluation(tmp_path / "pong_rainbow_1", [-20.7, 14.6] * 10)
     found = estimate()
     assert found.over == "episodes"
-    assert found.values.median == pytest.approx(50)
+    assert found.values[0] == pytest.approx(50)
     # A mean of 20 draws of 0 or 100 %: 50 plus or minus 1.96 * 50 / sqrt(20).
-    assert found.intervals[0].low == pytest.approx(50 - 21.9, abs=4)
-    assert found.intervals[0].high == pytest.approx(50 + 21.9, abs=4)
+    np.testing.assert_allclose(found.intervals[0], [50 - 21.9, 50 + 21.9], atol=4)
     make(("rainbow", "pong", 2, [14.6]))
     assert estimate().over == "seeds"
 

@@ -14,7 +14,7 @@ from rainbow_tf.scoring.runs import Run
 def write(page: Page, runs: list[Run]) -> None:
     """Writes the waterfall, if there are Rainbow, DQN and an ablation on the same game."""
     drops = study.ablation_drops(runs, ABLATIONS)
-    if drops is None:
+    if not drops.agents and not drops.omitted:
         return
     page.chapter("The effect of each component")
     if drops.omitted:

@@ -8,7 +8,7 @@ from rainbow_tf.reporting.page import Page
 from rainbow_tf.reporting.tables import Row
 from rainbow_tf.reporting.wording import number_of, protocol_title, sources
 from rainbow_tf.scoring import normalise, study
-from rainbow_tf.scoring.aggregate import THRESHOLDS, games_at_least
+from rainbow_tf.scoring.aggregate import AGGREGATES, THRESHOLDS
 from rainbow_tf.scoring.runs import EVALUATED, Evaluation
 
 Ends = dict[str, dict[str, study.EndScores]]
@@ -48,13 +48,13 @@ def write(page: Page, ends: Ends) -> None:
         medians: dict[str, Row] = {name: {"agent": style.label} for name, style in look.items()}
         for (protocol, agent), estimate in results.items():
             starts = protocol_title(protocol)
-            medians[agent][starts] = float(estimate.values.median)
+            medians[agent][starts] = float(estimate.values[0])
             medians[agent][f"games, {starts}"] = len(estimate.percents)
         caption = "Median score in percent of human at the end."
         page.table("end_of_training", caption, list(medians.values()))
     has_games = max(len(estimate.percents) for estimate in results.values()) > 1
     # Three single points need no figure: the table has them.
-    if has_games and (len(results) > 1 or any(e.intervals for e in results.values())):
+    if has_games and (len(results) > 1 or any(e.over for e in results.values())):
         _figure(page, results, look)
     _tables(page, ends, results, look, has_games)
     _remarks(page, ends, results)
@@ -87,9 +87,9 @@ def _tables(page: Page, ends: Ends, results: Results, look: Look, has_games: boo
         games = estimate.percents
         row: Row = {"agent": look[agent].label, "starts": protocol_title(protocol)}
         means = np.array([np.mean(seeds) for seeds in games.values()])
-        counts = {f"{level} %": int(games_at_least(means, level)) for level in THRESHOLDS}
+        counts = {f"{level} %": int(np.sum(means >= level)) for level in THRESHOLDS}
         levels.append({**row, **counts, "games": len(games)})
-        for i, kind in enumerate(("median", "interquartile mean", "mean")):
+        for i, kind in enumerate(AGGREGATES):
             if has_games or kind == "mean":
                 row[kind] = float(estimate.values[i])
                 row[f"95 % of {kind}"] = None

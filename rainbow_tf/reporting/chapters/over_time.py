@@ -10,7 +10,7 @@ from rainbow_tf.reporting.figures import Line
 from rainbow_tf.reporting.page import Page
 from rainbow_tf.reporting.wording import made_of, short
 from rainbow_tf.scoring import study
-from rainbow_tf.scoring.aggregate import THRESHOLDS, games_at_least, moving_average
+from rainbow_tf.scoring.aggregate import THRESHOLDS, moving_average
 from rainbow_tf.scoring.runs import Run
 
 _SMOOTH = 5  # points, as in the paper
@@ -81,8 +81,8 @@ def _thresholds(page: Page, grids: Grids, look: Look, size: int, note: str) -> N
     for level in THRESHOLDS:
         lines = {}
         for name, grid in grids.items():
-            scores = moving_average(grid.scores, size).T  # [T, G]
-            lines[name] = Line(grid.frames[size - 1 :], games_at_least(scores, level))
+            scores = moving_average(grid.scores, size)  # [G, T]
+            lines[name] = Line(grid.frames[size - 1 :], np.sum(scores >= level, axis=0))
         if any(line.values.any() for line in lines.values()):
             reached[level] = panels(lines)
     page.chapter("Games at each level of human performance")

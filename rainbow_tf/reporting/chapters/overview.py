@@ -26,7 +26,7 @@ def write(page: Page, runs: list[Run], *, with_paper: bool) -> None:
             facts.append((value, name))
     frames = short(max(run.last_frame for run in runs))
     page.facts([*facts, (frames, "frames" if is_one else "frames at most")])
-    protocols = sorted({run.curve.protocol for run in runs if run.config.game is not None})
+    protocols = sorted({run.curve.protocol for run in runs if run.is_atari})
     if protocols:
         listed = "; ".join(f"`{name}` ({protocol_title(name)})" for name in protocols)
         page.text(f"Protocol of the curves: {listed}.")
