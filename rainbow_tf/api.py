@@ -227,7 +227,7 @@ class Agent:
 
         check_finite(self.network)
         lanes = min(episodes, _EVALUATION_LANES)
-        environment = make_environment(self.config, num_envs=lanes, seed=seed, training=True)
+        environment = make_environment(self.config, num_envs=lanes, seed=seed)
         played = evaluate(
             self.policy, environment, config=self.config, episodes=episodes, num_lanes=lanes
         )
@@ -342,7 +342,7 @@ def open_run(config: Config, stop: StopSignals) -> "Iterator[Run | None]":
             import_wandb()
         # TensorFlow takes seconds to load: settings are checked before it.
         if config.game is None:
-            make_environment(config, num_envs=1, seed=config.seed, training=True).close()
+            make_environment(config, num_envs=1, seed=config.seed).close()
         load_tensorflow(config.tensorflow_threads)
         from rainbow_tf.training import run as training
 

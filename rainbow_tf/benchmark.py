@@ -305,7 +305,7 @@ def measure_serving(config: Config, repeats: int) -> Iterator[Figure]:
 def _random_play(config: Config, lanes: int) -> Generator[np.ndarray, None, None]:
     """Newest frames [E, 84, 84] of random play without end."""
     rng = np.random.default_rng(1)
-    environment = make_environment(config, num_envs=lanes, seed=1, training=True)
+    environment = make_environment(config, num_envs=lanes, seed=1)
     with contextlib.closing(environment):
         environment.reset()
         while True:

@@ -180,9 +180,8 @@ def _read_starts(values: flags.FlagValues, config: Config) -> StartFile | None:
 def _setting(
     values: flags.FlagValues, config: Config, start_file: StartFile | None, num_envs: int
 ) -> Setting:
-    # Terminals as in training: values predict returns that end at a lost life. Games continue.
     if start_file is None:
-        environment = make_environment(config, num_envs=num_envs, seed=values.seed, training=True)
+        environment = make_environment(config, num_envs=num_envs, seed=values.seed)
         start = "noop" if config.game is not None else "reset"
         about = {"noop_max": config.noop_max} if config.game is not None else {}
         return Setting(environment, protocol_name(config), [start] * values.episodes, None, about)

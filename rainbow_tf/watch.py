@@ -61,7 +61,7 @@ def film(
     rate = frames_per_second(config) if fps is None else fps
     seconds = min(max_seconds, GIF_SECONDS) if is_gif else max_seconds
     scores: dict[int, float] = {}  # by episode
-    environment = make_environment(config, num_envs=1, seed=seed, training=False, screens=True)
+    environment = make_environment(config, num_envs=1, seed=seed, screens=True)
     with contextlib.closing(environment):
         policy, frames = load_policy(config, is_best=is_best, checkpoint=checkpoint, seed=seed)
         panel = Panel(config, environment.spec, frames=frames, height=SMALL if is_gif else LARGE)

@@ -77,9 +77,8 @@ class Evaluator:
         started = time.perf_counter()
         # New starts for every evaluation, and the same ones if the run is repeated.
         seed = (config.seed * 1_000_003 + frames) % 2**31
-        # Terminals as in training, so that values and returns end at the same place.
         lanes = max(_FEWEST_LANES, config.num_envs)
-        environment = make_environment(config, num_envs=lanes, seed=seed, training=True)
+        environment = make_environment(config, num_envs=lanes, seed=seed)
         games = EvaluationGames(self.policy, environment, config=config)
         episodes: list[EvaluatedEpisode] = []
         try:

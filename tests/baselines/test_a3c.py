@@ -596,7 +596,7 @@ def test_settings_that_a3c_implies():
 
 def test_network_size_of_the_paper():
     config = Config(game="qbert", algorithm="a3c", num_envs=1)
-    environment = make_environment(config, num_envs=1, seed=1, training=True)
+    environment = make_environment(config, num_envs=1, seed=1)
     network = make_network(config, environment.spec, seed=1, name="online")
     convolutions = (8 * 8 * 4 + 1) * 16 + (4 * 4 * 16 + 1) * 32
     hidden, heads = (9 * 9 * 32 + 1) * 256, (256 + 1) * (6 + 1)
