@@ -228,9 +228,7 @@ class Agent:
         check_finite(self.network)
         lanes = min(episodes, _EVALUATION_LANES)
         environment = make_environment(self.config, num_envs=lanes, seed=seed)
-        played = evaluate(
-            self.policy, environment, config=self.config, episodes=episodes, num_lanes=lanes
-        )
+        played = evaluate(self.policy, environment, config=self.config, episodes=episodes)
         summary = score_summary(played)
         scores = np.array([episode.score for episode in played])
         return Evaluation(scores, summary["score_mean"], summary["score_stderr"])

@@ -429,7 +429,7 @@ def test_scores_equal_those_of_a_raw_emulator(breakout):
     assert sum(score for score, _ in expected) > 0
     environment = StartEnvironment(config=config, starts=breakout, points=points, num_envs=3)
     games = EvaluationGames(Cycle(1, 2, 3, 3, 2), environment, config=config)
-    played = dict(play_episodes(games, num_lanes=3, episodes=3))
+    played = dict(play_episodes(games, episodes=3))
     assert [(played[i].score, played[i].length) for i in range(3)] == expected
 
 
