@@ -349,7 +349,7 @@ def _acting(config: Config, learner, observation: np.ndarray, *, noise: bool) ->
     from rainbow_tf.runs.weights import make_policy
 
     rng = np.random.default_rng(1)
-    policy = make_policy(config, learner.online, ATARI_SPEC, noise=noise, rng=rng)
+    policy = make_policy(config, learner.online, noise=noise, rng=rng)
     return functools.partial(policy.act, observation)
 
 

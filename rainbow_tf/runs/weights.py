@@ -23,7 +23,7 @@ from rainbow_tf.runs.store import (
     CheckpointStore,
     write_atomically,
 )
-from rainbow_tf.types import EnvironmentSpec, Policy
+from rainbow_tf.types import Policy
 
 AGENT_FILE = "agent"
 _BEST_WEIGHTS = "best/online.npz"
@@ -115,12 +115,7 @@ def restore_online(run_dir: Path, network: Network, number: int | None = None) -
 
 
 def make_policy(
-    config: Config,
-    network: Network,
-    spec: EnvironmentSpec,
-    *,
-    noise: bool,
-    rng: np.random.Generator,
+    config: Config, network: Network, *, noise: bool, rng: np.random.Generator
 ) -> Policy:
     """The policy of a network; `noise` applies to noisy networks only."""
     if config.algorithm == "a3c":
@@ -128,7 +123,6 @@ def make_policy(
     return Actor(
         network=network,
         support=make_support(config),
-        num_actions=spec.num_actions,
         noise=noise and config.noisy,
         rng=rng,
     )
@@ -159,5 +153,5 @@ def load_policy(
 ) -> tuple[Policy, int]:
     """The run's policy, with noise if `eval_noise`, and its training frames."""
     network, frames, _ = load_network(config, is_best=is_best, checkpoint=checkpoint)
-    spec, rng = environment_spec(config), np.random.default_rng(seed)
-    return make_policy(config, network, spec, noise=config.eval_noise, rng=rng), frames
+    rng = np.random.default_rng(seed)
+    return make_policy(config, network, noise=config.eval_noise, rng=rng), frames

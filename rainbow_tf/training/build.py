@@ -122,9 +122,9 @@ def build_rainbow(config: Config, start_steps: int = 0) -> Parts:
         environment=environment,
         replay=replay,
         learner=learner,
-        actor=make_policy(config, learner.online, spec, noise=True, rng=actor_rng),
+        actor=make_policy(config, learner.online, noise=True, rng=actor_rng),
         evaluation_actor=make_policy(
-            config, learner.online, spec, noise=config.eval_noise, rng=evaluation_rng
+            config, learner.online, noise=config.eval_noise, rng=evaluation_rng
         ),
     )
 

@@ -46,9 +46,7 @@ def test_served_games_are_those_in_process(server, models, connect):
 
 def test_an_export_plays_the_same_games_as_its_agent(cartpole, cartpole_model):
     network, settings = cartpole
-    actor = make_policy(
-        settings["config"], network, settings["spec"], noise=False, rng=np.random.default_rng(0)
-    )
+    actor = make_policy(settings["config"], network, noise=False, rng=np.random.default_rng(0))
     environment = make_environment(CARTPOLE, num_envs=1, seed=CARTPOLE.seed)
     played = list(play(actor, environment, episodes=3, watch=lambda score: None))
     environment.close()

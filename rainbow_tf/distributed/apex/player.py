@@ -41,7 +41,7 @@ class Player:
         self.spec = self._environment.spec
         self._network = make_network(config, self.spec, seed=network_seed, name="online")
         rng = np.random.default_rng(seeds)
-        actor = make_policy(config, self._network, self.spec, noise=True, rng=rng)
+        actor = make_policy(config, self._network, noise=True, rng=rng)
         assert isinstance(actor, Actor)
         self._actor = actor
         self._initial_errors = InitialErrors(config)
