@@ -38,7 +38,6 @@ def run(values: flags.FlagValues) -> None:
 
 
 COMMAND = Command(
-    about=str(__doc__),
     options=SNAPSHOT_FLAGS
     | {
         "out": Flag(None, "Folder of the model; the export becomes its next version, 1, 2, ..."),

@@ -227,7 +227,6 @@ def _environment_config(policy: Policy, about: dict[str, Any], given: dict[str, 
 
 
 COMMAND = Command(
-    about=str(__doc__),
     settings=_SETTINGS,
     options=SERVER_FLAGS
     | {

@@ -385,7 +385,6 @@ def run(values: flags.FlagValues) -> None:
 
 
 COMMAND = Command(
-    about=str(__doc__),
     settings=ALL_SETTINGS,
     options={
         "game": Flag("qbert", "Atari game to play."),

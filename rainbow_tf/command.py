@@ -63,9 +63,11 @@ SNAPSHOT_FLAGS = RUN_FLAGS | {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command: `python -m` and `rainbow-tf` call `main`, and so do tests."""
+    """A command: `python -m` and `rainbow-tf` call `main`, and so do tests.
 
-    about: str  # what the help begins with
+    Its help begins with the docstring of the module of `run`.
+    """
+
     options: Mapping[str, Flag]
     settings: Collection[str] = ()  # names of the settings that are flags too
     run: Callable[..., None]  # takes the flags, and the argument if there is one
@@ -127,7 +129,7 @@ class Command:
         """The flags by group: those met first, those of the command, then the settings."""
         groups = {"Start here": list(_FIRST), "This command": list(self.options)} | setting_groups()
         left = {name for name in values if name not in _NOT_LISTED}
-        lines = [self.about.strip()]
+        lines = [str(sys.modules[self.run.__module__].__doc__).strip()]
         for heading, names in groups.items():
             listed = [name for name in names if name in left]
             lines += ["", f"{heading}:"] if listed else []

@@ -255,7 +255,6 @@ OPTIONS = SNAPSHOT_FLAGS | {
     "seed": Flag(1, "Seed of the starts and of random actions.", minimum=0, maximum=2**31 - 1),
 }
 COMMAND = Command(
-    about=str(__doc__),
     options=OPTIONS,
     run=run,
     example="give --run_dir",

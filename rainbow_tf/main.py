@@ -83,7 +83,6 @@ def _print_how_to_resume(config: Config, frames: int) -> None:
 
 
 COMMAND = Command(
-    about=str(__doc__),
     settings=ALL_SETTINGS,
     options={
         "preset": Flag(

@@ -79,7 +79,6 @@ def run(values: flags.FlagValues) -> None:
 
 
 COMMAND = Command(
-    about=str(__doc__),
     options=RUN_FLAGS
     | {
         "out": Flag(None, "Folder to write: model card, weights, SavedModel, video, curves."),

@@ -178,7 +178,6 @@ def _human_game(
 
 
 COMMAND = Command(
-    about=str(__doc__),
     options=SNAPSHOT_FLAGS
     | {
         "game": Flag(None, "Atari game by its snake-case name; not needed with --run_dir."),

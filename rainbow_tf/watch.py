@@ -81,7 +81,6 @@ def film(
 
 
 COMMAND = Command(
-    about=str(__doc__),
     options=SNAPSHOT_FLAGS
     | {
         "out": Flag(None, "Video to write: an .mp4 or .gif file."),
