@@ -171,7 +171,7 @@ class Agent:
 
         config, spec = self.config, self.spec
         if is_run(config.folder):
-            self.network, self.frames, _ = load_network(config, is_best=snapshot == "best")
+            self.network, self.frames, _ = load_network(config, snapshot)
         else:
             self.network = make_network(config, spec, seed=config.seed, name="online")
         rng = np.random.default_rng(config.seed)

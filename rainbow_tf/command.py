@@ -226,10 +226,10 @@ def run_settings(values: flags.FlagValues, folder: str | Path) -> Config:
     return config
 
 
-def wants_best(values: flags.FlagValues, config: Config) -> bool:
-    """Whether the snapshot flags ask for the best weights, and there are any."""
+def wanted_snapshot(values: flags.FlagValues, config: Config) -> str | int:
+    """The weights that the flags ask for: best, latest, or the number of a checkpoint."""
     if values.checkpoint is not None and values.snapshot == "best":
         raise ConfigError("--checkpoint and --snapshot=best exclude each other; give one of them.")
-    if values.checkpoint is not None or values.snapshot is not None:
-        return values.snapshot == "best"
-    return has_best(config.folder)
+    if values.checkpoint is not None:
+        return values.checkpoint
+    return values.snapshot or ("best" if has_best(config.folder) else "latest")

@@ -17,7 +17,7 @@ from typing import Any
 
 from absl import flags
 
-from rainbow_tf.command import SNAPSHOT_FLAGS, Command, Flag, run_settings, wants_best
+from rainbow_tf.command import SNAPSHOT_FLAGS, Command, Flag, run_settings, wanted_snapshot
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.console import table
 from rainbow_tf.environments.base import Environment, make_environment
@@ -83,7 +83,7 @@ def _is_done(values: flags.FlagValues, folder: Path) -> bool:
         return False
     wanted = {
         "episodes": values.episodes,
-        "snapshot": "best" if wants_best(values, config) else "latest",
+        "snapshot": wanted_snapshot(values, config),
         "eval_epsilon": config.eval_epsilon,
         "eval_noise": config.eval_noise and config.noisy,
         "eval_seed": values.seed,
@@ -99,7 +99,7 @@ def _evaluate(values: flags.FlagValues) -> None:
     """Plays the episodes, writes their scores, and prints a summary."""
     config = _config(values, Path(values.run_dir))
     _folder(config, protocol_name(config))  # refuses a link before anything is played
-    is_best = wants_best(values, config)
+    snapshot = wanted_snapshot(values, config)
     start_file = _read_starts(values, config)
     # TensorFlow takes seconds to load: flags are checked before it.
     load_tensorflow(config.tensorflow_threads)
@@ -107,9 +107,7 @@ def _evaluate(values: flags.FlagValues) -> None:
 
     num_envs = min(values.num_envs, values.episodes)
     environment, starts, about = _setting(values, config, start_file, num_envs)
-    policy, frames = load_policy(
-        config, is_best=is_best, checkpoint=values.checkpoint, seed=values.seed
-    )
+    policy, frames = load_policy(config, snapshot, seed=values.seed)
     episodes = evaluate(policy, environment, config=config, episodes=values.episodes)
     scores = score_summary(episodes)
     summary = {
@@ -118,7 +116,7 @@ def _evaluate(values: flags.FlagValues) -> None:
         "agent": config.agent,
         "seed": config.seed,
         "frames": frames,
-        "snapshot": "best" if is_best else "latest" if values.checkpoint is None else "checkpoint",
+        "snapshot": "checkpoint" if isinstance(snapshot, int) else snapshot,
         "checkpoint": values.checkpoint,
         **scores,
         "human_normalised": _normalised(config, scores["score_mean"], about["starts_origin"]),

@@ -128,13 +128,15 @@ def make_policy(
     )
 
 
-def load_network(
-    config: Config, *, is_best: bool, checkpoint: int | None = None
-) -> tuple[Network, int, Best | None]:
-    """The run's network, its training frames, and its evaluation if it is the best one."""
+def load_network(config: Config, snapshot: str | int) -> tuple[Network, int, Best | None]:
+    """The run's network, its training frames, and its evaluation if it is the best one.
+
+    The snapshot is best, latest, or the number of a checkpoint.
+    """
     network = make_network(config, environment_spec(config), seed=config.seed, name="online")
-    best = restore_best(config.folder, network) if is_best else None
-    frames = restore_online(config.folder, network, checkpoint) if best is None else best.frames
+    best = restore_best(config.folder, network) if snapshot == "best" else None
+    number = snapshot if isinstance(snapshot, int) else None
+    frames = restore_online(config.folder, network, number) if best is None else best.frames
     check_finite(network)
     return network, frames, best
 
@@ -148,10 +150,8 @@ def check_finite(network: Network) -> None:
         )
 
 
-def load_policy(
-    config: Config, *, is_best: bool, checkpoint: int | None, seed: int
-) -> tuple[Policy, int]:
+def load_policy(config: Config, snapshot: str | int, *, seed: int) -> tuple[Policy, int]:
     """The run's policy, with noise if `eval_noise`, and its training frames."""
-    network, frames, _ = load_network(config, is_best=is_best, checkpoint=checkpoint)
+    network, frames, _ = load_network(config, snapshot)
     rng = np.random.default_rng(seed)
     return make_policy(config, network, noise=config.eval_noise, rng=rng), frames
