@@ -4,7 +4,7 @@ from pathlib import Path
 
 from absl import flags
 
-from rainbow_tf.command import SNAPSHOT_FLAGS, Command, Flag, run_settings, wants_best
+from rainbow_tf.command import SNAPSHOT_FLAGS, Command, Flag, run_settings, wanted_snapshot
 from rainbow_tf.config import ConfigError
 from rainbow_tf.export.check import WARMUP_FILE
 from rainbow_tf.process import load_tensorflow
@@ -15,7 +15,7 @@ def run(values: flags.FlagValues) -> None:
     if values.run_dir is None or values.out is None:
         raise ConfigError("Give --run_dir, the run to export, and --out, where to.")
     config = run_settings(values, values.run_dir)
-    is_best = wants_best(values, config)
+    snapshot = wanted_snapshot(values, config)
     if values.noisy and not config.noisy:
         raise ConfigError("--noisy has nothing to keep: this agent has no noisy layers.")
     if values.noisy and values.tflite:
@@ -24,21 +24,13 @@ def run(values: flags.FlagValues) -> None:
     load_tensorflow(config.tensorflow_threads)
     from rainbow_tf.export.saved_model import export_run
 
-    export = export_run(
-        config,
-        Path(values.out),
-        is_best=is_best,
-        checkpoint=values.checkpoint,
-        noisy=values.noisy,
-        lite=values.tflite,
-    )
+    export = export_run(config, Path(values.out), snapshot, noisy=values.noisy, lite=values.tflite)
     print(f"Wrote {export.folder} with the signatures {', '.join(export.signatures)}.")
     if not (export.folder / WARMUP_FILE).exists():
         print("Warm-up requests were left out; for them, pip install 'rainbow_tf[serving]'.")
 
 
 COMMAND = Command(
-    about=str(__doc__),
     options=SNAPSHOT_FLAGS
     | {
         "out": Flag(None, "Folder of the model; the export becomes its next version, 1, 2, ..."),

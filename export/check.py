@@ -280,7 +280,6 @@ def quiet_tensorflow() -> Iterator[None]:
 
 
 COMMAND = Command(
-    about=str(__doc__),
     options={
         "server": Flag(
             None, "REST address, http://host:port, at which the newest version must be AVAILABLE."

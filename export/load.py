@@ -134,7 +134,6 @@ def run(values: flags.FlagValues) -> None:
 
 
 COMMAND = Command(
-    about=str(__doc__),
     options=SERVER_FLAGS
     | {
         "model": Flag(None, "The model's name at the server."),

@@ -124,9 +124,7 @@ def _play(
     policy: Policy, config: Config, values: flags.FlagValues, path: Path | None
 ) -> tuple[list[float], list[float]]:
     """Plays, prints and records; the scores of the episodes and the seconds of the answers."""
-    environment = make_environment(
-        config, num_envs=1, seed=config.seed, training=False, screens=path is not None
-    )
+    environment = make_environment(config, num_envs=1, seed=config.seed, screens=path is not None)
     player = Player(policy, environment, values.alpha)
     print(f"{config.game or config.environment} with {policy.name[0].lower()}{policy.name[1:]}")
     bar = progress_bar(unit="step")
@@ -228,7 +226,6 @@ def _environment_config(policy: Policy, about: dict[str, Any], given: dict[str, 
 
 
 COMMAND = Command(
-    about=str(__doc__),
     settings=_SETTINGS,
     options=SERVER_FLAGS
     | {

@@ -30,16 +30,9 @@ class Export(NamedTuple):
     signatures: tuple[str, ...]
 
 
-def export_run(
-    config: Config,
-    output_dir: Path,
-    *,
-    is_best: bool,
-    checkpoint: int | None = None,
-    **options: Any,
-) -> Export:
+def export_run(config: Config, output_dir: Path, snapshot: str | int, **options: Any) -> Export:
     """Writes a run's best policy or that of a checkpoint; `options` are for `export_policy`."""
-    network, frames, best = load_network(config, is_best=is_best, checkpoint=checkpoint)
+    network, frames, best = load_network(config, snapshot)
     return export_policy(
         network,
         config=config,

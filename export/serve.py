@@ -79,7 +79,6 @@ def run(values: flags.FlagValues) -> None:
 
 
 COMMAND = Command(
-    about=str(__doc__),
     options={
         "model_dir": Flag(None, "Folder of the model, which holds its versions."),
         "model": Flag(None, "Name by which clients ask for it; by default the folder's."),

@@ -113,8 +113,6 @@ class Agent:
     def _setup(self, config: Config) -> None:
         self.config = config
         self.frames = 0  # that the weights were trained for
-        self._network: Network | None = None
-        self._policy: Policy | None = None
         self._run: Run | None = None
         self._stack: np.ndarray | None = None  # [E, S, *frame], of the episodes being acted in
 
@@ -132,7 +130,7 @@ class Agent:
             if run is None:
                 return
             self._run = run
-            self._network, self._policy = run.parts.learner.online, run.parts.evaluation_actor
+            self.network, self.policy = run.parts.learner.online, run.parts.evaluation_actor
             self.config = dataclasses.replace(self.config, restart=False)  # once is enough
             for tick in run.ticks():
                 self.frames = tick.frames
@@ -153,35 +151,31 @@ class Agent:
         """Shapes and actions of the environment."""
         return environment_spec(self.config)
 
-    @property
+    @functools.cached_property
     def policy(self) -> Policy:
         """The policy without exploration, for observations [E, S, *frame]."""
-        if self._policy is None:
-            self.restore()
-        assert self._policy is not None
-        return self._policy
+        self.restore()
+        return self.policy
 
-    @property
+    @functools.cached_property
     def network(self) -> "Network":
         """The Keras model of the policy."""
-        if self._network is None:
-            self.restore()
-        assert self._network is not None
-        return self._network
+        self.restore()
+        return self.network
 
     def restore(self, snapshot: str = "latest") -> None:
-        """Loads the run's weights: the newest checkpoint, or the best evaluation's."""
+        """Loads the network and policy: of the newest checkpoint, or of the best evaluation."""
         load_tensorflow(self.config.tensorflow_threads)
         from rainbow_tf.agent.networks import make_network
         from rainbow_tf.runs.weights import load_network, make_policy
 
         config, spec = self.config, self.spec
         if is_run(config.folder):
-            self._network, self.frames, _ = load_network(config, is_best=snapshot == "best")
+            self.network, self.frames, _ = load_network(config, snapshot)
         else:
-            self._network = make_network(config, spec, seed=config.seed, name="online")
+            self.network = make_network(config, spec, seed=config.seed, name="online")
         rng = np.random.default_rng(config.seed)
-        self._policy = make_policy(config, self._network, spec, noise=config.eval_noise, rng=rng)
+        self.policy = make_policy(config, self.network, noise=config.eval_noise, rng=rng)
 
     def act(self, observation: np.ndarray) -> Any:
         """The greedy action for one observation, or actions for a batch of them.
@@ -227,10 +221,8 @@ class Agent:
 
         check_finite(self.network)
         lanes = min(episodes, _EVALUATION_LANES)
-        environment = make_environment(self.config, num_envs=lanes, seed=seed, training=True)
-        played = evaluate(
-            self.policy, environment, config=self.config, episodes=episodes, num_lanes=lanes
-        )
+        environment = make_environment(self.config, num_envs=lanes, seed=seed)
+        played = evaluate(self.policy, environment, config=self.config, episodes=episodes)
         summary = score_summary(played)
         scores = np.array([episode.score for episode in played])
         return Evaluation(scores, summary["score_mean"], summary["score_stderr"])
@@ -342,7 +334,7 @@ def open_run(config: Config, stop: StopSignals) -> "Iterator[Run | None]":
             import_wandb()
         # TensorFlow takes seconds to load: settings are checked before it.
         if config.game is None:
-            make_environment(config, num_envs=1, seed=config.seed, training=True).close()
+            make_environment(config, num_envs=1, seed=config.seed).close()
         load_tensorflow(config.tensorflow_threads)
         from rainbow_tf.training import run as training
 

@@ -304,7 +304,7 @@ def measure_serving(config: Config, repeats: int) -> Iterator[Figure]:
 def _random_play(config: Config, lanes: int) -> Generator[np.ndarray, None, None]:
     """Newest frames [E, 84, 84] of random play without end."""
     rng = np.random.default_rng(1)
-    environment = make_environment(config, num_envs=lanes, seed=1, training=True)
+    environment = make_environment(config, num_envs=lanes, seed=1)
     with contextlib.closing(environment):
         environment.reset()
         while True:
@@ -348,7 +348,7 @@ def _acting(config: Config, learner, observation: np.ndarray, *, noise: bool) ->
     from rainbow_tf.runs.weights import make_policy
 
     rng = np.random.default_rng(1)
-    policy = make_policy(config, learner.online, ATARI_SPEC, noise=noise, rng=rng)
+    policy = make_policy(config, learner.online, noise=noise, rng=rng)
     return functools.partial(policy.act, observation)
 
 
@@ -384,7 +384,6 @@ def run(values: flags.FlagValues) -> None:
 
 
 COMMAND = Command(
-    about=str(__doc__),
     settings=ALL_SETTINGS,
     options={
         "game": Flag("qbert", "Atari game to play."),

@@ -63,9 +63,11 @@ SNAPSHOT_FLAGS = RUN_FLAGS | {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command: `python -m` and `rainbow-tf` call `main`, and so do tests."""
+    """A command: `python -m` and `rainbow-tf` call `main`, and so do tests.
 
-    about: str  # what the help begins with
+    Its help begins with the docstring of the module of `run`.
+    """
+
     options: Mapping[str, Flag]
     settings: Collection[str] = ()  # names of the settings that are flags too
     run: Callable[..., None]  # takes the flags, and the argument if there is one
@@ -124,7 +126,7 @@ class Command:
         """The flags by group: those met first, those of the command, then the settings."""
         groups = {"Start here": list(_FIRST), "This command": list(self.options)} | setting_groups()
         left = {name for name in values if name not in _NOT_LISTED}
-        lines = [self.about.strip()]
+        lines = [str(sys.modules[self.run.__module__].__doc__).strip()]
         for heading, names in groups.items():
             listed = [name for name in names if name in left]
             lines += ["", f"{heading}:"] if listed else []
@@ -221,10 +223,10 @@ def run_settings(values: flags.FlagValues, folder: str | Path) -> Config:
     return config
 
 
-def wants_best(values: flags.FlagValues, config: Config) -> bool:
-    """Whether the snapshot flags ask for the best weights, and there are any."""
+def wanted_snapshot(values: flags.FlagValues, config: Config) -> str | int:
+    """The weights that the flags ask for: best, latest, or the number of a checkpoint."""
     if values.checkpoint is not None and values.snapshot == "best":
         raise ConfigError("--checkpoint and --snapshot=best exclude each other; give one of them.")
-    if values.checkpoint is not None or values.snapshot is not None:
-        return values.snapshot == "best"
-    return has_best(config.folder)
+    if values.checkpoint is not None:
+        return values.checkpoint
+    return values.snapshot or ("best" if has_best(config.folder) else "latest")

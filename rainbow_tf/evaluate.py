@@ -13,12 +13,11 @@ import sys
 from collections.abc import Sequence
 from concurrent import futures
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 from absl import flags
 
-from rainbow_tf.command import SNAPSHOT_FLAGS, Command, Flag, run_settings, wants_best
+from rainbow_tf.command import SNAPSHOT_FLAGS, Command, Flag, run_settings, wanted_snapshot
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.console import table
 from rainbow_tf.environments.base import Environment, make_environment
@@ -34,16 +33,6 @@ from rainbow_tf.starts.environment import StartEnvironment
 from rainbow_tf.starts.file import StartFile
 
 _COLUMNS = ("episode", "score", "length", "start", "value_mean", "return_mean", "outside_support")
-
-
-class Setting(NamedTuple):
-    """The environment to play, and where its episodes start."""
-
-    environment: Environment
-    protocol: str
-    starts: list[str]  # one per episode
-    origin: str | None  # who recorded the starts
-    about: dict[str, Any]  # more about the starts, for the summary
 
 
 def run(values: flags.FlagValues) -> None:
@@ -94,7 +83,7 @@ def _is_done(values: flags.FlagValues, folder: Path) -> bool:
         return False
     wanted = {
         "episodes": values.episodes,
-        "snapshot": "best" if wants_best(values, config) else "latest",
+        "snapshot": wanted_snapshot(values, config),
         "eval_epsilon": config.eval_epsilon,
         "eval_noise": config.eval_noise and config.noisy,
         "eval_seed": values.seed,
@@ -110,33 +99,28 @@ def _evaluate(values: flags.FlagValues) -> None:
     """Plays the episodes, writes their scores, and prints a summary."""
     config = _config(values, Path(values.run_dir))
     _folder(config, protocol_name(config))  # refuses a link before anything is played
-    is_best = wants_best(values, config)
+    snapshot = wanted_snapshot(values, config)
     start_file = _read_starts(values, config)
     # TensorFlow takes seconds to load: flags are checked before it.
     load_tensorflow(config.tensorflow_threads)
     from rainbow_tf.runs.weights import load_policy
 
     num_envs = min(values.num_envs, values.episodes)
-    setting = _setting(values, config, start_file, num_envs)
-    policy, frames = load_policy(
-        config, is_best=is_best, checkpoint=values.checkpoint, seed=values.seed
-    )
-    episodes = evaluate(
-        policy, setting.environment, config=config, episodes=values.episodes, num_lanes=num_envs
-    )
+    environment, starts, about = _setting(values, config, start_file, num_envs)
+    policy, frames = load_policy(config, snapshot, seed=values.seed)
+    episodes = evaluate(policy, environment, config=config, episodes=values.episodes)
+    scores = score_summary(episodes)
     summary = {
         "game": config.game,
         "environment": config.environment,
         "agent": config.agent,
         "seed": config.seed,
         "frames": frames,
-        "snapshot": "best" if is_best else "latest" if values.checkpoint is None else "checkpoint",
+        "snapshot": "checkpoint" if isinstance(snapshot, int) else snapshot,
         "checkpoint": values.checkpoint,
-        **score_summary(episodes),
-        "human_normalised": _normalised(config, setting, episodes),
-        "protocol": setting.protocol,
-        "starts_origin": setting.origin,
-        **setting.about,
+        **scores,
+        "human_normalised": _normalised(config, scores["score_mean"], about["starts_origin"]),
+        **about,
         "eval_noise": config.eval_noise and config.noisy,
         "eval_epsilon": config.eval_epsilon,
         "eval_seed": values.seed,
@@ -148,8 +132,8 @@ def _evaluate(values: flags.FlagValues) -> None:
         # Where returns end, for predicted values and obtained returns alike.
         "returns_end_at": "life" if config.game and config.terminal_on_life_loss else "episode",
     }
-    folder = _folder(config, setting.protocol)
-    _write(folder, _rows(episodes, setting.starts), summary)
+    folder = _folder(config, about["protocol"])
+    _write(folder, _rows(episodes, starts), summary)
     print(_table(summary))
     print(f"Scores and summary are in {folder}.")
 
@@ -179,37 +163,31 @@ def _read_starts(values: flags.FlagValues, config: Config) -> StartFile | None:
 
 def _setting(
     values: flags.FlagValues, config: Config, start_file: StartFile | None, num_envs: int
-) -> Setting:
-    # Terminals as in training: values predict returns that end at a lost life. Games continue.
+) -> tuple[Environment, list[str], dict[str, Any]]:
+    """The environment to play, the start of every episode, and the starts for the summary."""
+    about: dict[str, Any]
     if start_file is None:
-        environment = make_environment(config, num_envs=num_envs, seed=values.seed, training=True)
+        environment = make_environment(config, num_envs=num_envs, seed=values.seed)
+        about = {"protocol": protocol_name(config), "starts_origin": None}
+        about |= {"noop_max": config.noop_max} if config.game is not None else {}
         start = "noop" if config.game is not None else "reset"
-        about = {"noop_max": config.noop_max} if config.game is not None else {}
-        return Setting(environment, protocol_name(config), [start] * values.episodes, None, about)
+        return environment, [start] * values.episodes, about
     points = starts_module.sample_points(start_file, values.episodes, seed=values.seed)
-    origin = start_file.origin
-    return Setting(
-        environment=StartEnvironment(
-            config=config, starts=start_file, points=points, num_envs=num_envs
-        ),
-        protocol=f"{config.protocol}/{origin}",
-        starts=[str(point) for point in points],
-        origin=origin,
-        about={
-            "start_file": start_file.path.name,
-            "start_trajectories": len(start_file.trajectories),
-        },
-    )
+    about = {
+        "protocol": f"{config.protocol}/{start_file.origin}",
+        "starts_origin": start_file.origin,
+        "start_file": start_file.path.name,
+        "start_trajectories": len(start_file.trajectories),
+    }
+    lanes = StartEnvironment(config=config, starts=start_file, points=points, num_envs=num_envs)
+    return lanes, [str(point) for point in points], about
 
 
-def _normalised(
-    config: Config, setting: Setting, episodes: Sequence[EvaluatedEpisode]
-) -> float | None:
+def _normalised(config: Config, mean: float, origin: str | None) -> float | None:
     """Human-normalised score in percent; None for starts that no person recorded."""
-    if config.game is None or setting.origin in ("policy", "random"):
+    if config.game is None or origin in ("policy", "random"):
         return None
-    mean = float(np.mean([episode.score for episode in episodes]))
-    return references("noop" if setting.origin is None else "human")[config.game].percent(mean)
+    return references("noop" if origin is None else "human")[config.game].percent(mean)
 
 
 def _rows(episodes: Sequence[EvaluatedEpisode], starts: Sequence[str]) -> str:
@@ -275,7 +253,6 @@ OPTIONS = SNAPSHOT_FLAGS | {
     "seed": Flag(1, "Seed of the starts and of random actions.", minimum=0, maximum=2**31 - 1),
 }
 COMMAND = Command(
-    about=str(__doc__),
     options=OPTIONS,
     run=run,
     example="give --run_dir",

@@ -49,9 +49,9 @@ def train(config: Config) -> None:
     if config.export_dir is not None:
         from rainbow_tf.export.saved_model import export_run
 
-        is_best = run.evaluator.best is not None
-        export = export_run(config, Path(config.export_dir), is_best=is_best)
-        print(f"The {'best' if is_best else 'last'} policy is in {export.folder}.")
+        snapshot = "latest" if run.evaluator.best is None else "best"
+        export = export_run(config, Path(config.export_dir), snapshot)
+        print(f"The {snapshot} policy is in {export.folder}.")
 
 
 def _print_end(config: Config, run: "Run") -> None:
@@ -83,7 +83,6 @@ def _print_how_to_resume(config: Config, frames: int) -> None:
 
 
 COMMAND = Command(
-    about=str(__doc__),
     settings=ALL_SETTINGS,
     options={
         "preset": Flag(

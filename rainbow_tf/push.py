@@ -60,8 +60,8 @@ def run(values: flags.FlagValues) -> None:
     load_tensorflow(config.tensorflow_threads)
     from rainbow_tf.export.saved_model import export_run
 
-    film(config, out / _VIDEO, is_best=True)
-    export_run(config, out / "model", is_best=True)
+    film(config, out / _VIDEO, "best")
+    export_run(config, out / "model", "best")
     for name in _FILES:
         if (config.folder / name).exists():
             shutil.copyfile(config.folder / name, out / name)
@@ -79,7 +79,6 @@ def run(values: flags.FlagValues) -> None:
 
 
 COMMAND = Command(
-    about=str(__doc__),
     options=RUN_FLAGS
     | {
         "out": Flag(None, "Folder to write: model card, weights, SavedModel, video, curves."),

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from absl import flags
 
-from rainbow_tf.command import SNAPSHOT_FLAGS, Command, Flag, run_settings, wants_best
+from rainbow_tf.command import SNAPSHOT_FLAGS, Command, Flag, run_settings, wanted_snapshot
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.console import progress_bar
 from rainbow_tf.process import load_tensorflow
@@ -111,10 +111,7 @@ def _automatic_games(
         load_tensorflow(config.tensorflow_threads)
         from rainbow_tf.runs.weights import load_policy
 
-        is_best = wants_best(values, config)
-        policy, _ = load_policy(
-            config, is_best=is_best, checkpoint=values.checkpoint, seed=values.seed
-        )
+        policy, _ = load_policy(config, wanted_snapshot(values, config), seed=values.seed)
     for k in range(first, values.trajectories):
         rng = np.random.default_rng([values.seed, k])
         recording = Recording(settings, frame_stack=config.stack)
@@ -178,7 +175,6 @@ def _human_game(
 
 
 COMMAND = Command(
-    about=str(__doc__),
     options=SNAPSHOT_FLAGS
     | {
         "game": Flag(None, "Atari game by its snake-case name; not needed with --run_dir."),

@@ -96,7 +96,6 @@ def _title(runs: list[Run], published: str | None) -> tuple[str, str]:
 
 
 COMMAND = Command(
-    about=str(__doc__),
     options={
         "runs": Flag(None, "Folder to search for runs, at any depth."),
         "out": Flag("report", "Folder to write the report to."),

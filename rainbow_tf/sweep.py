@@ -161,7 +161,6 @@ def _dry_run(values: flags.FlagValues, cells: Sequence[Cell]) -> None:
 
 
 COMMAND = Command(
-    about=str(__doc__),
     settings=_SHARED,
     options={
         "games": Flag(

@@ -10,7 +10,7 @@ from typing import Any
 
 from absl import flags
 
-from rainbow_tf.command import SNAPSHOT_FLAGS, Command, Flag, run_settings, wants_best
+from rainbow_tf.command import SNAPSHOT_FLAGS, Command, Flag, run_settings, wanted_snapshot
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.console import progress_bar
 from rainbow_tf.environments.base import make_environment
@@ -32,21 +32,20 @@ def run(values: flags.FlagValues) -> None:
     if values.run_dir is None or values.out is None:
         raise ConfigError("Give --run_dir, the run to watch, and --out, such as --out=qbert.mp4.")
     config = run_settings(values, values.run_dir)
-    is_best = wants_best(values, config)
+    snapshot = wanted_snapshot(values, config)
     check_video(Path(values.out))
     # After the flags are checked: TensorFlow takes seconds to load.
     load_tensorflow(config.tensorflow_threads)
-    names = ("checkpoint", "episodes", "max_seconds", "fps", "seed")
+    names = ("episodes", "max_seconds", "fps", "seed")
     options: dict[str, Any] = {name: values[name].value for name in names}
-    film(config, Path(values.out), is_best=is_best, **options)
+    film(config, Path(values.out), snapshot, **options)
 
 
 def film(
     config: Config,
     path: Path,
+    snapshot: str | int,
     *,
-    is_best: bool,
-    checkpoint: int | None = None,
     episodes: int = 1,
     max_seconds: float = MAX_SECONDS,
     fps: int | None = None,
@@ -61,9 +60,9 @@ def film(
     rate = frames_per_second(config) if fps is None else fps
     seconds = min(max_seconds, GIF_SECONDS) if is_gif else max_seconds
     scores: dict[int, float] = {}  # by episode
-    environment = make_environment(config, num_envs=1, seed=seed, training=False, screens=True)
+    environment = make_environment(config, num_envs=1, seed=seed, screens=True)
     with contextlib.closing(environment):
-        policy, frames = load_policy(config, is_best=is_best, checkpoint=checkpoint, seed=seed)
+        policy, frames = load_policy(config, snapshot, seed=seed)
         panel = Panel(config, environment.spec, frames=frames, height=SMALL if is_gif else LARGE)
         scenes = play(policy, environment, config=config, episodes=episodes)
         scenes = itertools.islice(scenes, max(1, round(seconds * rate)))
@@ -81,7 +80,6 @@ def film(
 
 
 COMMAND = Command(
-    about=str(__doc__),
     options=SNAPSHOT_FLAGS
     | {
         "out": Flag(None, "Video to write: an .mp4 or .gif file."),

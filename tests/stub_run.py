@@ -131,7 +131,7 @@ def build(config, start):
     return parts, train(config, parts, start)
 
 
-def evaluation_environment(config, *, num_envs, seed, training):
+def evaluation_environment(config, *, num_envs, seed):
     assert num_envs == LANES
     return Environment(0, SCORES[seed - 1_000_003 * config.seed] / EPISODE_STEPS)
 

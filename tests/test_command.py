@@ -10,7 +10,7 @@ import pytest
 from absl import flags
 
 from rainbow_tf import api, cli
-from rainbow_tf.command import SMALL, parse_settings, wants_best
+from rainbow_tf.command import SMALL, parse_settings, wanted_snapshot
 from rainbow_tf.config import Config
 from rainbow_tf.runs.store import Best
 
@@ -119,16 +119,16 @@ def test_a_sweep_names_its_flag_for_environments(run_command):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "has_best", "is_best"),
+    ("arguments", "has_best", "snapshot"),
     [
-        ([], True, True),
-        ([], False, False),
-        (["--snapshot=best"], False, True),  # refused later, with a sentence
-        (["--snapshot=latest"], True, False),
-        (["--checkpoint=3"], True, False),
+        ([], True, "best"),
+        ([], False, "latest"),
+        (["--snapshot=best"], False, "best"),  # refused later, with a sentence
+        (["--snapshot=latest"], True, "latest"),
+        (["--checkpoint=3"], True, 3),
     ],
 )
-def test_without_best_weights_the_latest_are_taken(tmp_path, capsys, arguments, has_best, is_best):
+def test_without_best_weights_the_latest_are_taken(tmp_path, capsys, arguments, has_best, snapshot):
     if has_best:
         (tmp_path / "best").mkdir()
         score = Best(7, 1.0, 1, "gymnasium")._asdict()
@@ -137,7 +137,7 @@ def test_without_best_weights_the_latest_are_taken(tmp_path, capsys, arguments, 
     importlib.import_module(cli.COMMANDS["watch"][0]).COMMAND.define_flags(values)
     values(["x", *arguments])
     config = Config(environment="CartPole-v1", run_dir=str(tmp_path))
-    assert wants_best(values, config) == is_best
+    assert wanted_snapshot(values, config) == snapshot
     assert ("using the latest" in capsys.readouterr().out) == (not arguments and not has_best)
 
 

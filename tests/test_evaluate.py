@@ -164,7 +164,7 @@ def breakout(tmp_path_factory):
     )
     folder.mkdir()
     (folder / "config.json").write_text(config.to_json())
-    environment = make_environment(config, num_envs=1, seed=1, training=False)
+    environment = make_environment(config, num_envs=1, seed=1)
     network = make_network(config, environment.spec, seed=1, name="online")
     write_best(folder, network, Best(1234, 0.0, 1, "paper/noop"))
     return folder

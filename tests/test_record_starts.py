@@ -98,7 +98,7 @@ def make_run(folder, **settings):
     config = Config(game="breakout", run_dir=str(folder), **agent, **settings)
     folder.mkdir()
     (folder / "config.json").write_text(config.to_json())
-    spec = make_environment(config, num_envs=1, seed=1, training=False).spec
+    spec = make_environment(config, num_envs=1, seed=1).spec
     network = make_network(config, spec, seed=1, name="online")
     network.head.advantage.bias.assign([0.0, 0.0, 100.0, 0.0])  # always to the right
     write_best(folder, network, Best(1234, 0.0, 1, "paper/noop"))

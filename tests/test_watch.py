@@ -20,7 +20,7 @@ def make_run(folder, config):
     """A run whose best weights are those it began with."""
     folder.mkdir()
     (folder / "config.json").write_text(config.to_json())
-    environment = make_environment(config, num_envs=1, seed=1, training=False)
+    environment = make_environment(config, num_envs=1, seed=1)
     network = make_network(config, environment.spec, seed=2, name="online")
     environment.close()
     write_best(folder, network, Best(1234, 10.0, 1, "gymnasium"))

@@ -16,46 +16,44 @@ class Actor:
         *,
         network: Network,
         support: np.ndarray | None,
-        num_actions: int,
         noise: bool,
         rng: np.random.Generator,
     ):
         self._network = network
         self._support = support
-        self._num_actions = num_actions
         self._noise = noise
         self.rng = rng
         self._decide = tf.function(self._forward, jit_compile=True, autograph=False)
 
     def act(self, observation: np.ndarray, epsilon: float = 0.0) -> np.ndarray:
         """Actions [E] for observations [E, S, *frame]; each is random with probability epsilon."""
-        actions, _, _, _ = self._decide(tf.convert_to_tensor(observation))
-        return self._explore(actions.numpy(), epsilon)
+        actions, _, values, _ = self._decide(tf.convert_to_tensor(observation))
+        return self._explore(actions, values, epsilon)
 
     def act_and_outputs(
         self, observation: np.ndarray, epsilon: float = 0.0
     ) -> tuple[np.ndarray, np.ndarray]:
         """The actions of `act`, and the network outputs [E, A, ...] behind them."""
-        actions, outputs, _, _ = self._decide(tf.convert_to_tensor(observation))
-        return self._explore(actions.numpy(), epsilon), outputs.numpy()
+        actions, outputs, values, _ = self._decide(tf.convert_to_tensor(observation))
+        return self._explore(actions, values, epsilon), outputs.numpy()
 
     def decide(self, observation: np.ndarray, epsilon: float = 0.0) -> Decision:
         """The actions of `act`, and the estimates behind them."""
         actions, _, values, probs = self._decide(tf.convert_to_tensor(observation))
-        values = values.numpy()
         return Decision(
-            self._explore(actions.numpy(), epsilon),
-            values,
-            values.max(axis=1),
+            self._explore(actions, values, epsilon),
+            values.numpy(),
+            values.numpy().max(axis=1),
             None if probs is None else probs.numpy(),
         )
 
-    def _explore(self, actions: np.ndarray, epsilon: float) -> np.ndarray:
-        if epsilon > 0:
-            explores = self.rng.random(len(actions)) < epsilon
-            random = self.rng.integers(self._num_actions, size=len(actions), dtype=np.int32)
-            actions = np.where(explores, random, actions)
-        return actions
+    def _explore(self, greedy: tf.Tensor, values: tf.Tensor, epsilon: float) -> np.ndarray:
+        if epsilon == 0:
+            return greedy.numpy()
+        lanes, num_actions = values.shape
+        explores = self.rng.random(lanes) < epsilon
+        random = self.rng.integers(num_actions, size=lanes, dtype=np.int32)
+        return np.where(explores, random, greedy.numpy())
 
     def _forward(self, observation: tf.Tensor) -> tuple:
         """Greedy actions [E], outputs [E, A, ...], values [E, A], probabilities of returns."""

@@ -273,10 +273,6 @@ class PolicyHead(keras.layers.Layer):
         hidden = self.hidden(features)
         return self.policy(hidden), self.value(hidden)[..., 0]
 
-    def compute_output_shape(self, input_shape):
-        """The leading axes of the features, with and without actions."""
-        return (*input_shape[:-1], self.num_actions), input_shape[:-1]
-
 
 @keras.saving.register_keras_serializable(package="rainbow_tf")
 class PatchConv2D(keras.layers.Conv2D):

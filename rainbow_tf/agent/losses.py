@@ -101,12 +101,6 @@ def categorical_td_loss(
     return tfd.Categorical(probs=target_probs).kl_divergence(tfd.Categorical(logits=chosen))
 
 
-def entropy(probs: tf.Tensor) -> tf.Tensor:
-    """Entropy of the target: cross-entropy minus KL divergence."""
-    tf.debugging.assert_rank(probs, 2)  # [B, N]
-    return tfd.Categorical(probs=probs).entropy()  # [B]
-
-
 def td_error(
     values_tm1: tf.Tensor,
     action_tm1: tf.Tensor,
@@ -206,7 +200,7 @@ def losses_and_errors(
     divergence = categorical_td_loss(outputs_tm1, action_tm1, target_probs)
     errors = {
         "kl": divergence,
-        "ce": divergence + entropy(target_probs),
+        "ce": divergence + tfd.Categorical(probs=target_probs).entropy(),
         "td": tf.abs(error),
     }
     return divergence, errors[priority]

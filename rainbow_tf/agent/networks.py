@@ -166,10 +166,7 @@ class Network(keras.Model):
     @classmethod
     def from_config(cls, config):
         """The network of these layers."""
-        make = keras.saving.deserialize_keras_object
-        hidden = [make(layer) for layer in config.pop("hidden")]
-        torso, head = make(config.pop("torso")), make(config.pop("head"))
-        return cls(torso=torso, hidden=hidden, head=head, **config)
+        return cls(**keras.saving.deserialize_keras_object(config))
 
 
 def channels_last(observations):

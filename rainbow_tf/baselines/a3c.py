@@ -330,7 +330,7 @@ def build_crew(config: Config, start_steps: int = 0) -> Crew:
     network_seed, *environment_seeds = (int(s) // 2 for s in seeds.generate_state(streams))
     evaluation_rng, *rngs = map(np.random.default_rng, seeds.spawn(streams))
     environments = [
-        make_environment(config, num_envs=1, seed=(seed + start_steps) % 2**31, training=True)
+        make_environment(config, num_envs=1, seed=(seed + start_steps) % 2**31)
         for seed in environment_seeds
     ]
     spec = environments[0].spec

@@ -12,12 +12,11 @@ SCREEN_SHAPE = (210, 160)  # the same for every game
 
 
 class AtariEnvironment:
-    """E lanes of one game. In training a lost life can be terminal; it never resets the game."""
+    """E lanes of one game. A lost life can be terminal; it never resets the game."""
 
-    def __init__(
-        self, *, config: Config, num_envs: int, seed: int, training: bool, screens: bool = False
-    ) -> None:
-        self._life_loss_is_terminal = training and config.terminal_on_life_loss
+    def __init__(self, *, config: Config, num_envs: int, seed: int, screens: bool = False) -> None:
+        # In evaluation too: values predict returns that end at a lost life.
+        self._life_loss_is_terminal = config.terminal_on_life_loss
         # Hashed: with consecutive lane seeds, runs 1 and 2 would share most of their lanes.
         self._seeds = np.random.SeedSequence(seed).generate_state(num_envs).astype(np.int64) >> 1
         self._env = _make_lanes(

@@ -29,19 +29,16 @@ class Environment(Protocol):
 
 
 def make_environment(
-    config: Config, *, num_envs: int, seed: int, training: bool, screens: bool = False
+    config: Config, *, num_envs: int, seed: int, screens: bool = False
 ) -> Environment:
-    """The environment of the settings. A lost life is terminal only in training."""
-    if config.game is not None:
-        return AtariEnvironment(
-            config=config, num_envs=num_envs, seed=seed, training=training, screens=screens
-        )
-    return GymEnvironment(config=config, num_envs=num_envs, seed=seed, screens=screens)
+    """The environment of the settings."""
+    kind = GymEnvironment if config.game is None else AtariEnvironment
+    return kind(config=config, num_envs=num_envs, seed=seed, screens=screens)
 
 
 def make_spec(config: Config) -> EnvironmentSpec:
     """The spec of the environment of the settings, from a new one that is closed again."""
-    environment = make_environment(config, num_envs=1, seed=0, training=False)
+    environment = make_environment(config, num_envs=1, seed=0)
     environment.close()
     return environment.spec
 

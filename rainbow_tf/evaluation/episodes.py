@@ -1,6 +1,6 @@
 """Plays whole episodes without learning, and compares predicted values with returns."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +9,9 @@ from rainbow_tf.config import Config
 from rainbow_tf.console import progress_bar
 from rainbow_tf.environments.base import Environment
 from rainbow_tf.types import Policy
+
+# Value of the state before a step, its reward and its discount.
+_Step = tuple[float, float, float]
 
 
 class EvaluatedEpisode(NamedTuple):
@@ -35,29 +38,21 @@ def discounted_returns(
     return returns
 
 
-class _Lane:
-    """Values, rewards and discounts of a lane's current episode."""
-
-    def __init__(self) -> None:
-        self.values: list[float] = []
-        self.rewards: list[float] = []
-        self.discounts: list[float] = []
-
-    def finish(self, config: Config, bootstrap: float) -> EvaluatedEpisode:
-        """The finished episode; `bootstrap` is the value of its last observation."""
-        rewards = np.array(self.rewards)
-        seen = np.clip(rewards, -1, 1) if config.clip_rewards else rewards
-        returns = discounted_returns(seen, np.array(self.discounts), bootstrap)
-        outside = None
-        if config.has_support:
-            outside = float(np.mean((returns < config.v_min) | (returns > config.v_max)))
-        return EvaluatedEpisode(
-            score=float(rewards.sum()),
-            length=len(rewards),
-            value_mean=float(np.mean(self.values)),
-            return_mean=float(returns.mean()),
-            outside_support=outside,
-        )
+def _finished(config: Config, steps: list[_Step], bootstrap: float) -> EvaluatedEpisode:
+    """An episode; `bootstrap` is the value of its last observation."""
+    values, rewards, discounts = map(np.array, zip(*steps, strict=True))
+    seen = np.clip(rewards, -1, 1) if config.clip_rewards else rewards
+    returns = discounted_returns(seen, discounts, bootstrap)
+    outside = None
+    if config.has_support:
+        outside = float(np.mean((returns < config.v_min) | (returns > config.v_max)))
+    return EvaluatedEpisode(
+        score=float(rewards.sum()),
+        length=len(rewards),
+        value_mean=float(values.mean()),
+        return_mean=float(returns.mean()),
+        outside_support=outside,
+    )
 
 
 class EvaluationGames:
@@ -69,66 +64,54 @@ class EvaluationGames:
         self._config = config
         self.steps = 0  # agent steps of all lanes
         output = environment.reset()
-        self._lanes = [_Lane() for _ in output.reward]
-        self._actions, self._values = self._decide(output.observation)
-
-    def _decide(self, observation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        decision = self._policy.decide(observation, self._config.eval_epsilon)
-        return decision.actions, decision.state_values
+        self.num_lanes = len(output.reward)
+        self._lanes: list[list[_Step]] = [[] for _ in output.reward]  # of the current episodes
+        self._decision = policy.decide(output.observation, config.eval_epsilon)
 
     def step(self) -> list[tuple[int, EvaluatedEpisode]]:
         """Plays one step; returns the episodes that it finished, with their lanes."""
-        values_tm1 = self._values
-        output = self._environment.step(self._actions)
+        values_tm1 = self._decision.state_values
+        output = self._environment.step(self._decision.actions)
         # Before the next step: a truncated episode bootstraps from its last observation.
-        self._actions, self._values = self._decide(output.observation)
+        self._decision = self._policy.decide(output.observation, self._config.eval_epsilon)
         finished = []
         for i in np.flatnonzero(~output.is_first):
-            lane = self._lanes[i]
-            lane.values.append(float(values_tm1[i]))
-            lane.rewards.append(float(output.reward[i]))
-            lane.discounts.append(0.0 if output.terminal[i] else self._config.discount)
+            discount = 0.0 if output.terminal[i] else self._config.discount
+            self._lanes[i].append((float(values_tm1[i]), float(output.reward[i]), discount))
             self.steps += 1
             if output.episode_over[i]:
-                finished.append((int(i), lane.finish(self._config, float(self._values[i]))))
-                self._lanes[i] = _Lane()
+                bootstrap = float(self._decision.state_values[i])
+                finished.append((int(i), _finished(self._config, self._lanes[i], bootstrap)))
+                self._lanes[i] = []
         return finished
 
 
-def outside_support(episodes: Sequence[EvaluatedEpisode]) -> float | None:
-    """Mean share of returns outside the support; None without one."""
-    shares = [e.outside_support for e in episodes if e.outside_support is not None]
-    return float(np.mean(shares)) if shares else None
-
-
 def play_episodes(
-    games: EvaluationGames, *, num_lanes: int, episodes: int
+    games: EvaluationGames, *, episodes: int
 ) -> Iterator[tuple[int, EvaluatedEpisode]]:
     """Yields (number, episode) as episodes finish: number n is the (n // E)th of lane n % E.
 
     Which episodes count is fixed in advance: the first to finish are the short ones.
     """
-    played = [0] * num_lanes
+    numbers = list(range(games.num_lanes))  # of each lane's current episode
     counted = 0
     while counted < episodes:
         for lane, episode in games.step():
-            number = lane + played[lane] * num_lanes
-            played[lane] += 1
+            number = numbers[lane]
+            numbers[lane] += games.num_lanes
             if number < episodes:
                 counted += 1
                 yield number, episode
 
 
-def play_budget(
-    games: EvaluationGames, *, num_lanes: int, steps: int
-) -> Iterator[list[EvaluatedEpisode]]:
+def play_budget(games: EvaluationGames, *, steps: int) -> Iterator[list[EvaluatedEpisode]]:
     """Yields the episodes that each step finishes, of all that begin within `steps`.
 
     The lanes share the budget. An episode that begins within it is played to its end and counts;
     dropping it would favour short episodes. A small bias remains, because fewer long episodes fit:
     3 % with 4 lanes if half of the episodes are ten times as long as the others.
     """
-    playing = set(range(num_lanes))
+    playing = set(range(games.num_lanes))
     while playing:
         finished = [(lane, episode) for lane, episode in games.step() if lane in playing]
         yield [episode for _, episode in finished]
@@ -137,14 +120,14 @@ def play_budget(
 
 
 def evaluate(
-    policy: Policy, environment: Environment, *, config: Config, episodes: int, num_lanes: int
+    policy: Policy, environment: Environment, *, config: Config, episodes: int
 ) -> list[EvaluatedEpisode]:
     """Plays episodes with a progress bar, and closes the environment."""
     played: dict[int, EvaluatedEpisode] = {}
     try:
         games = EvaluationGames(policy, environment, config=config)
         with progress_bar(total=episodes, unit="episode") as bar:
-            for number, episode in play_episodes(games, num_lanes=num_lanes, episodes=episodes):
+            for number, episode in play_episodes(games, episodes=episodes):
                 played[number] = episode
                 # Not the mean so far: short episodes finish first.
                 bar.set_postfix_str(f"{games.steps:,} steps, last {episode.score:g}", refresh=False)

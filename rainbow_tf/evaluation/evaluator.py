@@ -2,21 +2,14 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from rainbow_tf.agent.networks import Network
 from rainbow_tf.config import Config
 from rainbow_tf.environments.base import make_environment
-from rainbow_tf.evaluation.episodes import (
-    EvaluatedEpisode,
-    EvaluationGames,
-    outside_support,
-    play_budget,
-)
-from rainbow_tf.evaluation.statistics import protocol_name
+from rainbow_tf.evaluation.episodes import EvaluatedEpisode, EvaluationGames, play_budget
+from rainbow_tf.evaluation.statistics import protocol_name, score_summary
 from rainbow_tf.files import record
 from rainbow_tf.runs.folder import is_evaluation_due
 from rainbow_tf.runs.store import Best, kept_best
@@ -35,7 +28,7 @@ class Evaluator:
     config: Config
     policy: Policy
     network: Network
-    write: Callable[[int, Sequence[EvaluatedEpisode], float], None]
+    write: Callable[[int, dict[str, Any], float], None]  # frames, summary, seconds
     is_stopping: Callable[[], bool]
     say: Callable[[str], None]
     show: Callable[[int, int], None] = lambda played, planned: None
@@ -60,52 +53,49 @@ class Evaluator:
 
     def observe(self, frames: int) -> bool:
         """Evaluates if that is due; returns whether it did."""
-        if not self.is_due(frames):
-            return False
-        episodes = self._play(frames)
-        if episodes is not None:
-            self._evaluated = frames
-        return episodes is not None
+        return self.is_due(frames) and self._play(frames)
 
     def is_due(self, frames: int) -> bool:
         """Whether an evaluation is due."""
         return is_evaluation_due(self.config, self._evaluated, frames)
 
-    def _play(self, frames: int) -> list[EvaluatedEpisode] | None:
+    def _play(self, frames: int) -> bool:
+        """Evaluates; returns whether it was not stopped."""
         config = self.config
         self.say(f"evaluation at {frames:,} frames: playing {config.eval_frames:,} frames ...")
         started = time.perf_counter()
         # New starts for every evaluation, and the same ones if the run is repeated.
         seed = (config.seed * 1_000_003 + frames) % 2**31
-        # Terminals as in training, so that values and returns end at the same place.
         lanes = max(_FEWEST_LANES, config.num_envs)
-        environment = make_environment(config, num_envs=lanes, seed=seed, training=True)
+        environment = make_environment(config, num_envs=lanes, seed=seed)
         games = EvaluationGames(self.policy, environment, config=config)
         episodes: list[EvaluatedEpisode] = []
         try:
             budget = config.steps(config.eval_frames)
-            for finished in play_budget(games, num_lanes=lanes, steps=budget):
+            for finished in play_budget(games, steps=budget):
                 if self.is_stopping():
-                    return None
+                    return False
                 episodes += finished
                 self.show(games.steps * config.frames_per_step, config.eval_frames)
         finally:
             environment.close()
-        self.write(frames, episodes, time.perf_counter() - started)
-        self.last = mean = float(np.mean([episode.score for episode in episodes]))
+        summary = score_summary(episodes)
+        self.write(frames, summary, time.perf_counter() - started)
+        self._evaluated = frames
+        self.last = mean = summary["score_mean"]
         if self.best is None or mean > self.best.score_mean:
             self.best = Best(frames, mean, len(episodes), protocol_name(config))
         self.say(
             f"evaluation at {frames:,} frames: mean score {mean:.1f} over "
             f"{len(episodes)} episodes, best {self.best.score_mean:.1f}"
         )
-        share = outside_support(episodes)
+        share = summary["outside_support"]
         if share is not None and share > _MANY_OUTSIDE:
             self.say(
                 f"{share:.0%} of the returns were outside [{config.v_min:g}, {config.v_max:g}], "
                 "where the agent cannot represent them; restart with a wider --v_min and --v_max."
             )
-        return episodes
+        return True
 
     def keep_best(self, frames: int) -> None:
         """Writes `best/` if the network at these frames is the best.

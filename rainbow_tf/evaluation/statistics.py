@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 
 from rainbow_tf.config import Config
-from rainbow_tf.evaluation.episodes import EvaluatedEpisode, outside_support
+from rainbow_tf.evaluation.episodes import EvaluatedEpisode
 
 
 def score_summary(episodes: Sequence[EvaluatedEpisode]) -> dict[str, Any]:
     """Mean, median, standard error and range of the scores, and the means of the value check."""
     scores = np.array([episode.score for episode in episodes])
+    outside = [e.outside_support for e in episodes if e.outside_support is not None]
     return {
         "episodes": len(scores),
         "score_mean": float(scores.mean()),
@@ -22,7 +23,7 @@ def score_summary(episodes: Sequence[EvaluatedEpisode]) -> dict[str, Any]:
         "length_mean": float(np.mean([episode.length for episode in episodes])),
         "value_mean": float(np.mean([episode.value_mean for episode in episodes])),
         "return_mean": float(np.mean([episode.return_mean for episode in episodes])),
-        "outside_support": outside_support(episodes),
+        "outside_support": float(np.mean(outside)) if outside else None,  # without a support
     }
 
 

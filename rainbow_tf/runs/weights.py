@@ -23,7 +23,7 @@ from rainbow_tf.runs.store import (
     CheckpointStore,
     write_atomically,
 )
-from rainbow_tf.types import EnvironmentSpec, Policy
+from rainbow_tf.types import Policy
 
 AGENT_FILE = "agent"
 _BEST_WEIGHTS = "best/online.npz"
@@ -115,12 +115,7 @@ def restore_online(run_dir: Path, network: Network, number: int | None = None) -
 
 
 def make_policy(
-    config: Config,
-    network: Network,
-    spec: EnvironmentSpec,
-    *,
-    noise: bool,
-    rng: np.random.Generator,
+    config: Config, network: Network, *, noise: bool, rng: np.random.Generator
 ) -> Policy:
     """The policy of a network; `noise` applies to noisy networks only."""
     if config.algorithm == "a3c":
@@ -128,19 +123,20 @@ def make_policy(
     return Actor(
         network=network,
         support=make_support(config),
-        num_actions=spec.num_actions,
         noise=noise and config.noisy,
         rng=rng,
     )
 
 
-def load_network(
-    config: Config, *, is_best: bool, checkpoint: int | None = None
-) -> tuple[Network, int, Best | None]:
-    """The run's network, its training frames, and its evaluation if it is the best one."""
+def load_network(config: Config, snapshot: str | int) -> tuple[Network, int, Best | None]:
+    """The run's network, its training frames, and its evaluation if it is the best one.
+
+    The snapshot is best, latest, or the number of a checkpoint.
+    """
     network = make_network(config, environment_spec(config), seed=config.seed, name="online")
-    best = restore_best(config.folder, network) if is_best else None
-    frames = restore_online(config.folder, network, checkpoint) if best is None else best.frames
+    best = restore_best(config.folder, network) if snapshot == "best" else None
+    number = snapshot if isinstance(snapshot, int) else None
+    frames = restore_online(config.folder, network, number) if best is None else best.frames
     check_finite(network)
     return network, frames, best
 
@@ -154,10 +150,8 @@ def check_finite(network: Network) -> None:
         )
 
 
-def load_policy(
-    config: Config, *, is_best: bool, checkpoint: int | None, seed: int
-) -> tuple[Policy, int]:
+def load_policy(config: Config, snapshot: str | int, *, seed: int) -> tuple[Policy, int]:
     """The run's policy, with noise if `eval_noise`, and its training frames."""
-    network, frames, _ = load_network(config, is_best=is_best, checkpoint=checkpoint)
-    spec, rng = environment_spec(config), np.random.default_rng(seed)
-    return make_policy(config, network, spec, noise=config.eval_noise, rng=rng), frames
+    network, frames, _ = load_network(config, snapshot)
+    rng = np.random.default_rng(seed)
+    return make_policy(config, network, noise=config.eval_noise, rng=rng), frames

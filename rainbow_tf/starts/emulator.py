@@ -43,7 +43,6 @@ class Emulator:
         self._stack = frame_stack
         # The newest grey screens, at first including the one after the reset.
         self._greys = deque([self.ale.getScreenGrayscale()], frame_stack * action_repeat + 1)
-        self._frames = 0
         self.look()
 
     def hold(self, action: int, frames: int) -> float:
@@ -52,7 +51,6 @@ class Emulator:
         for _ in range(frames):
             reward += self.ale.act(Action(action))
             self._greys.append(self.ale.getScreenGrayscale())
-            self._frames += 1
             if self.ale.game_over():
                 break
         return reward
@@ -71,10 +69,10 @@ class Emulator:
 
     def _frame(self, age: int) -> np.ndarray:
         """The agent's frame `age` emulator frames ago; zeros before the reset."""
-        if age > self._frames:
+        if age >= len(self._greys):
             return np.zeros(FRAME_SHAPE, np.uint8)
         newest = self._greys[-1 - age]
-        if self._repeat > 1 and age < self._frames:
+        if self._repeat > 1 and age + 1 < len(self._greys):
             newest = np.maximum(newest, self._greys[-2 - age])
         return shrink(newest, FRAME_SHAPE)
 

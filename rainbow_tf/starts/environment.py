@@ -18,7 +18,7 @@ _LaneStep = tuple[np.ndarray, float, bool, bool, bool]
 class StartEnvironment:
     """E lanes of plain emulators; lane i plays points i, i + E, ... and then idles.
 
-    The frame cap counts from the start point. A lost life is terminal, as in training.
+    The frame cap counts from the start point. A lost life can be terminal, as in AtariEnvironment.
     """
 
     def __init__(

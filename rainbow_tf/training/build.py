@@ -112,9 +112,7 @@ def build_rainbow(config: Config, start_steps: int = 0) -> Parts:
     environment_seed = (environment_seed + start_steps) % 2**31
     replay_rng, actor_rng, evaluation_rng = map(np.random.default_rng, seeds.spawn(3))
 
-    environment = make_environment(
-        config, num_envs=config.num_envs, seed=environment_seed, training=True
-    )
+    environment = make_environment(config, num_envs=config.num_envs, seed=environment_seed)
     spec = environment.spec
     check_memory(config, spec)
     learner = make_learner(config, spec, online_seed=online_seed, target_seed=target_seed)
@@ -124,9 +122,9 @@ def build_rainbow(config: Config, start_steps: int = 0) -> Parts:
         environment=environment,
         replay=replay,
         learner=learner,
-        actor=make_policy(config, learner.online, spec, noise=True, rng=actor_rng),
+        actor=make_policy(config, learner.online, noise=True, rng=actor_rng),
         evaluation_actor=make_policy(
-            config, learner.online, spec, noise=config.eval_noise, rng=evaluation_rng
+            config, learner.online, noise=config.eval_noise, rng=evaluation_rng
         ),
     )
 

@@ -7,7 +7,7 @@ import io
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,7 @@ from tensorboard.plugins.image.metadata import create_summary_metadata
 from rainbow_tf.agent.networks import Network
 from rainbow_tf.agent.schedules import has_passed
 from rainbow_tf.config import Config
-from rainbow_tf.evaluation.episodes import EvaluatedEpisode
-from rainbow_tf.evaluation.statistics import protocol_name, score_summary
+from rainbow_tf.evaluation.statistics import protocol_name
 from rainbow_tf.files import read_bytes, record
 from rainbow_tf.runs.store import write_atomically
 from rainbow_tf.training.tracking import start_wandb
@@ -192,15 +191,13 @@ class Metrics:
         points = {f"train/{name}": value for name, value in row.items() if name != "frames"}
         self._draw(tick.frames, points | layers)
 
-    def write_evaluation(
-        self, frames: int, episodes: Sequence[EvaluatedEpisode], seconds: float
-    ) -> None:
+    def write_evaluation(self, frames: int, summary: dict[str, Any], seconds: float) -> None:
         """Writes a row of `eval.csv`."""
         row = {
             "frames": frames,
             "protocol": self._protocol,
             "seconds": seconds,
-            **score_summary(episodes),
+            **summary,
         }
         self._write(self._eval, row)
         points = {f"eval/{k}": v for k, v in row.items() if k not in _NOT_DRAWN}

@@ -60,7 +60,7 @@ class Recorder:
         rate = frames_per_second(config)
         panel = Panel(config, self.parts.spec, frames=frames, height=SMALL)
         gif = Gif(frames_per_second=rate)
-        environment = make_environment(config, num_envs=1, seed=seed, training=False, screens=True)
+        environment = make_environment(config, num_envs=1, seed=seed, screens=True)
         scenes = itertools.islice(
             play(policy, environment, config=config, episodes=1), _SECONDS * rate
         )

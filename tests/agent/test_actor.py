@@ -35,7 +35,6 @@ def table_actor(entries, *, support=None, noise=False, seed=0):
     return Actor(
         network=Table(entries),
         support=support,
-        num_actions=np.shape(entries)[1],
         noise=noise,
         rng=np.random.default_rng(seed),
     )
@@ -62,7 +61,6 @@ def network_actor(noisy_network, noise):
     return Actor(
         network=network,
         support=support,
-        num_actions=4,
         noise=noise,
         rng=np.random.default_rng(1),
     )
@@ -103,7 +101,7 @@ def test_greedy_with_negative_values():
 def test_noise_is_per_lane_or_off(noise):
     network = Table(PREFERS_2)
     rng = np.random.default_rng(0)
-    Actor(network=network, support=None, num_actions=4, noise=noise, rng=rng).act(one_hot([0], 1))
+    Actor(network=network, support=None, noise=noise, rng=rng).act(one_hot([0], 1))
     assert set(network.modes) == {(noise, noise)}
 
 

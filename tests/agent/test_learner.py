@@ -202,7 +202,6 @@ def test_every_combination_learns_and_acts(double, dueling, returns, noisy, munc
         actor = Actor(
             network=learner.online,
             support=make_support(config),
-            num_actions=3,
             noise=config.noisy,
             rng=np.random.default_rng(1),
         )

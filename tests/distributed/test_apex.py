@@ -92,12 +92,11 @@ class StubLearner:
 class StubActor(Actor):
     """Random actions and values."""
 
-    def __init__(self, *, num_actions, rng):
-        self._num_actions = num_actions
+    def __init__(self, rng):
         self.rng = rng
 
     def act_and_outputs(self, observation, epsilon=0.0):
-        outputs = self.rng.normal(size=(len(observation), self._num_actions, 1))
+        outputs = self.rng.normal(size=(len(observation), 2, 1))
         return outputs[..., 0].argmax(axis=1).astype(np.int32), outputs.astype(np.float32)
 
     def act(self, observation, epsilon=0.0):
@@ -124,8 +123,8 @@ def stub_agent(eager, monkeypatch):
     def make_learner(config, spec, *, online_seed, target_seed):
         return StubLearner(online_seed)
 
-    def make_policy(config, network, spec, *, noise, rng):
-        return StubActor(num_actions=spec.num_actions, rng=rng)
+    def make_policy(config, network, *, noise, rng):
+        return StubActor(rng)
 
     monkeypatch.setattr(apex, "make_learner", make_learner)
     monkeypatch.setattr(apex, "make_policy", make_policy)

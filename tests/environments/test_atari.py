@@ -17,9 +17,9 @@ from rainbow_tf.games import GAMES
 from rainbow_tf.types import StepOutput
 
 
-def make(game: str, *, num_envs: int = 2, seed: int = 3, training: bool = True, **settings):
+def make(game: str, *, num_envs: int = 2, seed: int = 3, **settings):
     config = Config(game=game, **settings)
-    return AtariEnvironment(config=config, num_envs=num_envs, seed=seed, training=training)
+    return AtariEnvironment(config=config, num_envs=num_envs, seed=seed)
 
 
 def play(environment: AtariEnvironment, num_steps: int, *, seed: int = 0, num_envs: int = 2):
@@ -92,7 +92,7 @@ class Emulator:
 )
 def test_agrees_with_raw_emulators(game, num_steps, settings):
     config = Config(game=game, noop_max=0, **settings)
-    environment = AtariEnvironment(config=config, num_envs=2, seed=3, training=True)
+    environment = AtariEnvironment(config=config, num_envs=2, seed=3)
     lanes = [Emulator(config, seed) for seed in lane_seeds(3, 2)]
     rng = np.random.default_rng(0)
     lives_lost = games_over = 0
@@ -132,7 +132,7 @@ def test_agrees_with_raw_emulators(game, num_steps, settings):
 
 def test_screens_are_those_of_the_games_that_are_played():
     config = Config(game="breakout", noop_max=0, protocol="sticky")
-    kwargs: dict[str, Any] = {"config": config, "num_envs": 2, "seed": 3, "training": False}
+    kwargs: dict[str, Any] = {"config": config, "num_envs": 2, "seed": 3}
     environment, plain = AtariEnvironment(**kwargs, screens=True), AtariEnvironment(**kwargs)
     ale = Emulator(config, lane_seeds(3, 2)[0]).ale
     ale.reset_game()
@@ -159,21 +159,15 @@ def test_screens_are_those_of_the_games_that_are_played():
     environment.close()
 
 
-def test_a_lost_life_is_terminal_in_training_only_and_the_game_continues():
-    train = play(make("breakout", training=True), 300)
-    evaluate = play(make("breakout", training=False), 300)
-    sticky_train = play(make("breakout", training=True, protocol="sticky"), 300)
-
+def test_a_lost_life_is_terminal_and_the_game_continues():
     lost = 0
-    for before, output, judged in zip(train[:-1], train[1:], evaluate[1:], strict=True):
-        for name in ("observation", "reward", "episode_over", "is_first"):
-            np.testing.assert_array_equal(getattr(output, name), getattr(judged, name))
-        np.testing.assert_array_equal(judged.terminal, judged.episode_over)
+    for before, output in itertools.pairwise(play(make("breakout"), 300)):
+        assert output.terminal[output.episode_over].all()
         for e in np.flatnonzero(output.terminal & ~output.episode_over):
             lost += 1
             np.testing.assert_array_equal(output.observation[e, :-1], before.observation[e, 1:])
     assert lost >= 8  # Two lanes of 5 lives.
-    for output in sticky_train:
+    for output in play(make("breakout", protocol="sticky"), 300):
         np.testing.assert_array_equal(output.terminal, output.episode_over)
 
 
@@ -394,7 +388,7 @@ def test_a_environment_is_quiet_and_needs_no_tensorflow():
         "import sys\n"
         "from rainbow_tf.config import Config\n"
         "from rainbow_tf.environments.base import make_environment\n"
-        "make_environment(Config(game='pong'), num_envs=1, seed=0, training=True).reset()\n"
+        "make_environment(Config(game='pong'), num_envs=1, seed=0).reset()\n"
         "assert not {'tensorflow', 'keras'} & set(sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True)

@@ -292,28 +292,17 @@ def test_no_warning_leaks(environment, capfd):
 
 
 def test_make_environment_picks_by_the_settings():
-    env = make_environment(Config(environment="CartPole-v1"), num_envs=3, seed=0, training=True)
+    env = make_environment(Config(environment="CartPole-v1"), num_envs=3, seed=0)
     assert env.spec.frame_shape == (4,)
     assert env.reset().reward.shape == (3,)
-    env = make_environment(Config(game="pong"), num_envs=3, seed=0, training=True)
+    env = make_environment(Config(game="pong"), num_envs=3, seed=0)
     assert env.spec.frame_shape == (84, 84)
     assert env.reset().reward.shape == (3,)
 
 
-def test_make_environment_tells_atari_whether_it_is_training():
-    config = Config(game="breakout")
-    terminals = {}
-    for training in (True, False):
-        env = make_environment(config, num_envs=1, seed=0, training=training)
-        env.reset()
-        outputs = [env.step(np.array([1 + t % 3])) for t in range(100)]
-        terminals[training] = sum(int(output.terminal.sum()) for output in outputs)
-    assert terminals[True] > terminals[False]
-
-
 def test_screens_are_drawn_for_a_person():
     config = Config(environment="MinAtar/Breakout-v1")
-    env = make_environment(config, num_envs=2, seed=1, training=False, screens=True)
+    env = make_environment(config, num_envs=2, seed=1, screens=True)
     observation = env.reset().observation
     screen = env.screen()
     assert screen.shape == (10, 10, 3)
@@ -327,7 +316,7 @@ def test_screens_are_drawn_for_a_person():
 def test_a_screen_that_needs_a_missing_package_is_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "pygame", None)
     config = Config(environment="CartPole-v1")
-    env = make_environment(config, num_envs=1, seed=1, training=False, screens=True)
+    env = make_environment(config, num_envs=1, seed=1, screens=True)
     env.reset()
     with pytest.raises(ConfigError, match=r"CartPole-v1 cannot be drawn \(pygame"):
         env.screen()

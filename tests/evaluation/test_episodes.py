@@ -10,10 +10,10 @@ from rainbow_tf.evaluation.episodes import (
     EvaluatedEpisode,
     EvaluationGames,
     discounted_returns,
-    outside_support,
     play_budget,
     play_episodes,
 )
+from rainbow_tf.evaluation.statistics import score_summary
 from rainbow_tf.types import Decision, StepOutput
 
 CONFIG = Config(environment="CartPole-v1", discount=0.5, v_min=-0.7, v_max=2.6)
@@ -79,7 +79,7 @@ def games(*lanes, config=CONFIG):
 def first(*steps, config=CONFIG):
     """The first episode of one lane."""
     playing = games([list(steps)], config=config)
-    return next(episode for _, episode in play_episodes(playing, num_lanes=1, episodes=1))
+    return next(episode for _, episode in play_episodes(playing, episodes=1))
 
 
 def test_a_game_by_hand():
@@ -115,9 +115,9 @@ def test_agents_without_a_support_have_no_share_outside_it(settings):
     config = Config(environment="CartPole-v1", **settings)
     episode = first((100, "over"), config=config)
     assert episode.outside_support is None
-    assert outside_support([episode]) is None
+    assert score_summary([episode])["outside_support"] is None
     judged = [episode._replace(outside_support=share) for share in (0.0, 1.0, 0.5)]
-    assert outside_support(judged) == 0.5
+    assert score_summary(judged)["outside_support"] == 0.5
 
 
 def test_returns_at_the_ends_of_the_support_are_inside():
@@ -127,7 +127,7 @@ def test_returns_at_the_ends_of_the_support_are_inside():
 
 def test_the_restart_is_no_step_of_the_next_game():
     playing = games([[(1, "over")], [(2, ""), (3, "over")]])
-    episodes = [e for _, e in play_episodes(playing, num_lanes=1, episodes=2)]
+    episodes = [e for _, e in play_episodes(playing, episodes=2)]
     assert [(e.score, e.length, e.value_mean) for e in episodes] == [(1, 1, 1.0), (5, 2, 1.5)]
     assert playing.steps == 3
 
@@ -154,7 +154,7 @@ def game(length):
 def test_short_games_are_not_preferred():
     # The first four to finish would all be the first lane's.
     playing = games([game(1)], [game(10)])
-    counted = dict(play_episodes(playing, num_lanes=2, episodes=4))
+    counted = dict(play_episodes(playing, episodes=4))
     assert [counted[n].score for n in range(4)] == [1, 10, 1, 10]
 
 
@@ -164,7 +164,7 @@ def test_short_games_are_not_preferred():
 )
 def test_each_lane_counts_its_first_games(lengths, episodes):
     playing = games(*([game(length) for length in lane] for lane in lengths))
-    counted = dict(play_episodes(playing, num_lanes=len(lengths), episodes=episodes))
+    counted = dict(play_episodes(playing, episodes=episodes))
     assert sorted(counted) == list(range(episodes))
     for number, episode in counted.items():
         turn, lane = divmod(number, len(lengths))
@@ -175,7 +175,7 @@ def test_a_budget_counts_every_episode_that_begins_within_it():
     # Steps 1 to 3 of both lanes are the budget of 6: the second lane has begun its third episode,
     # finishes it, and begins no other; the first lane finishes its only one.
     playing = games([game(5)], [game(1), game(1), game(3)])
-    finished = list(play_budget(playing, num_lanes=2, steps=6))
+    finished = list(play_budget(playing, steps=6))
     assert [[episode.length for episode in step] for step in finished] == [
         *([1], [], [1], []),  # every second step is a restart
         *([5], [], [3]),
@@ -198,13 +198,14 @@ class SimulatedGames:
         self.steps = 0
 
     def play(self, lanes):
+        self.num_lanes = lanes
         self.left = [next(self.lengths) for _ in range(lanes)]
         self.length = list(self.left)
         return self
 
     def step(self):
         finished = []
-        for lane in range(len(self.left)):
+        for lane in range(self.num_lanes):
             self.left[lane] -= 1
             self.steps += 1
             if self.left[lane] == 0:
@@ -224,6 +225,6 @@ def test_a_budget_favours_neither_short_nor_long_episodes(lengths, lanes, highes
     means = []
     for _ in range(400):
         playing = SimulatedGames(draw(rng, 800)).play(lanes)
-        finished = play_budget(playing, num_lanes=lanes, steps=500)
+        finished = play_budget(playing, steps=500)
         means.append(np.mean([length for step in finished for length in step]))
     assert 0.97 < np.mean(means) / np.mean(draw(rng, 100_000)) < highest

@@ -45,9 +45,9 @@ def evaluate(monkeypatch, *, num_envs, is_stopping=False):
 def test_an_evaluation_has_at_least_four_lanes(monkeypatch, num_envs, lanes):
     used, rows, done = evaluate(monkeypatch, num_envs=num_envs)
     assert (used, done) == ([lanes], True)
-    ((frames, episodes, _),) = rows
+    ((frames, summary, _),) = rows
     assert frames == 100
-    assert len(episodes) >= lanes  # every lane finishes what it began
+    assert summary["episodes"] >= lanes  # every lane finishes what it began
 
 
 def test_returns_outside_the_support_are_reported():

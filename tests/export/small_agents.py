@@ -35,7 +35,7 @@ CONFIGS = {
 
 def make_agent(config, name="online"):
     """A network with weights other than its initial ones, the spec, and stacks [12, S, *frame]."""
-    environment = make_environment(config, num_envs=2, seed=7, training=False)
+    environment = make_environment(config, num_envs=2, seed=7)
     spec = environment.spec
     network = make_network(config, spec, seed=3, name=name)
     rng = np.random.default_rng(0)

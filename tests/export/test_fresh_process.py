@@ -60,8 +60,8 @@ def in_a_fresh_process(models, agents, folder):
 
 
 def assert_acts_as_the_actor(outputs, name, config, agent):
-    network, spec, stacks = agent
-    actor = make_policy(config, network, spec, noise=False, rng=np.random.default_rng(0))
+    network, _, stacks = agent
+    actor = make_policy(config, network, noise=False, rng=np.random.default_rng(0))
     decision = actor.decide(stacks)
     answers = {
         output: outputs[f"{name}/serving_default/{output}/first"]

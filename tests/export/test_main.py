@@ -47,13 +47,13 @@ def test_the_command_exports_the_best_weights(cartpole, run_dir, tmp_path, run_c
     assert_answers_as(cartpole[0], policy)
 
 
-@pytest.mark.parametrize("number", [None, 1])
-def test_a_checkpoint_is_exported(cartpole, run_dir, tmp_path, number):
+@pytest.mark.parametrize("snapshot", ["latest", 1])
+def test_a_checkpoint_is_exported(cartpole, run_dir, tmp_path, snapshot):
     arrays = values(named("online", cartpole[0].variables))
     store = CheckpointStore(run_dir / CHECKPOINTS)
     store.write(state={"frames": 777}, new={AGENT_FILE: lambda: arrays}, old={})
     config = dataclasses.replace(CARTPOLE, run_dir=str(run_dir))
-    export = export_run(config, tmp_path / "m", is_best=False, checkpoint=number)
+    export = export_run(config, tmp_path / "m", snapshot)
     policy = SavedModelPolicy(export.folder)
     facts = policy.predict(QUERY, "metadata")
     assert facts["frames_trained"] == 777
@@ -81,7 +81,7 @@ def test_training_exports_its_best_policy(cartpole, tmp_path, monkeypatch, run_c
     assert facts["frames_trained"] == best["frames"]
     assert facts["score"] == pytest.approx(best["score_mean"])
     config = dataclasses.replace(CARTPOLE, run_dir=str(run))
-    network, _, _ = load_network(config, is_best=True)
+    network, _, _ = load_network(config, "best")
     assert_answers_as(network, policy)
 
 

@@ -27,7 +27,7 @@ def run_play(run_command):
 
 def games(policy, config, *, episodes, alpha=None, watch=lambda score: None):
     """Scores and lengths of whole games."""
-    environment = make_environment(config, num_envs=1, seed=config.seed, training=False)
+    environment = make_environment(config, num_envs=1, seed=config.seed)
     player = Player(policy, environment, alpha)
     played = list(play(player, environment, episodes=episodes, watch=watch))
     environment.close()
@@ -46,10 +46,8 @@ def test_served_games_are_those_in_process(server, models, connect):
 
 def test_an_export_plays_the_same_games_as_its_agent(cartpole, cartpole_model):
     network, settings = cartpole
-    actor = make_policy(
-        settings["config"], network, settings["spec"], noise=False, rng=np.random.default_rng(0)
-    )
-    environment = make_environment(CARTPOLE, num_envs=1, seed=CARTPOLE.seed, training=False)
+    actor = make_policy(settings["config"], network, noise=False, rng=np.random.default_rng(0))
+    environment = make_environment(CARTPOLE, num_envs=1, seed=CARTPOLE.seed)
     played = list(play(actor, environment, episodes=3, watch=lambda score: None))
     environment.close()
     assert games(SavedModelPolicy(cartpole_model), CARTPOLE, episodes=3) == played
@@ -212,9 +210,7 @@ def test_a_module_is_imported_only_for_the_flag(config_of, tmp_path, monkeypatch
 )
 def test_metadata_of_any_type_is_one_sentence(config_of, facts, said):
     with pytest.raises(ConfigError, match=said) as error:
-        make_environment(
-            config_of(**{"game": text(b"CartPole-v1")} | facts), num_envs=1, seed=0, training=False
-        )
+        make_environment(config_of(**{"game": text(b"CartPole-v1")} | facts), num_envs=1, seed=0)
     assert str(error.value).isprintable()
     assert len(str(error.value)) < 600
 

@@ -14,7 +14,7 @@ from rainbow_tf.games import GAMES
 def play(game, num_steps, config):
     """Stacks from the training environment, and the screens of an emulator that plays the same."""
     ALEInterface.setLoggerMode(LoggerMode.Error)
-    environment = make_environment(config, num_envs=1, seed=5, training=True)
+    environment = make_environment(config, num_envs=1, seed=5)
     emulator = ALEInterface()
     emulator.setInt("random_seed", int(np.random.SeedSequence(5).generate_state(1)[0]) >> 1)
     emulator.setFloat("repeat_action_probability", 0.0)

@@ -152,8 +152,8 @@ def test_shape_of_observations(agent, shape):
 
 @pytest.mark.parametrize("agent", ["cartpole", "cartpole_dqn", "minatar", "qbert"], indirect=True)
 def test_actions_are_exactly_those_of_the_actor(agent):
-    config, network, spec, stacks, observations, signatures = agent
-    actor = make_policy(config, network, spec, noise=False, rng=np.random.default_rng(0))
+    config, network, _, stacks, observations, signatures = agent
+    actor = make_policy(config, network, noise=False, rng=np.random.default_rng(0))
     answers = run(signatures["serving_default"], observations=observations)
     np.testing.assert_array_equal(answers["actions"], actor.act(stacks))
 

@@ -87,7 +87,7 @@ def test_gather_does_not_change_the_ring(ring_of):
 
 
 def test_compressed_frames_need_a_quarter_of_the_memory():
-    environment = make_environment(Config(game="qbert"), num_envs=1, seed=1, training=True)
+    environment = make_environment(Config(game="qbert"), num_envs=1, seed=1)
     ring = Lz4FrameRing(
         num_lanes=1, length=400, frame_shape=(84, 84), frame_dtype=np.dtype(np.uint8), stack=1
     )

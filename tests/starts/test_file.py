@@ -60,7 +60,7 @@ def rewrite(start_file: StartFile, path, change, *, with_checksum=True):
 )
 def test_observations_equal_those_of_training(game, repeat, stack, steps):
     config = Config(game=game, noop_max=0, action_repeat=repeat, frame_stack=stack)
-    environment = AtariEnvironment(config=config, num_envs=1, seed=3, training=False)
+    environment = AtariEnvironment(config=config, num_envs=1, seed=3)
     emulator = Emulator(game, seed=5, action_repeat=repeat, frame_stack=stack)
     looking = Emulator(game, seed=5, action_repeat=repeat, frame_stack=stack)
     assert tuple(a.name for a in emulator.minimal_actions) == environment.spec.action_meanings
@@ -85,7 +85,7 @@ def test_observations_equal_those_of_training(game, repeat, stack, steps):
 
 def test_observations_at_start_points_equal_those_of_training(breakout):
     config = Config(game="breakout", noop_max=0)
-    environment = AtariEnvironment(config=config, num_envs=1, seed=3, training=False)
+    environment = AtariEnvironment(config=config, num_envs=1, seed=3)
     codes = [
         a.value
         for a in Emulator("breakout", seed=0, action_repeat=4, frame_stack=1).minimal_actions
@@ -114,7 +114,7 @@ def test_observations_at_start_points_equal_those_of_training(breakout):
 @pytest.mark.parametrize("game", GAMES)
 def test_observations_of_every_game(game):
     config = Config(game=game, noop_max=0)
-    environment = AtariEnvironment(config=config, num_envs=1, seed=3, training=False)
+    environment = AtariEnvironment(config=config, num_envs=1, seed=3)
     emulator = Emulator(game, seed=5, action_repeat=4, frame_stack=4)
     np.testing.assert_array_equal(emulator.observation, environment.reset().observation[0])
     rng = np.random.default_rng(1)
@@ -429,7 +429,7 @@ def test_scores_equal_those_of_a_raw_emulator(breakout):
     assert sum(score for score, _ in expected) > 0
     environment = StartEnvironment(config=config, starts=breakout, points=points, num_envs=3)
     games = EvaluationGames(Cycle(1, 2, 3, 3, 2), environment, config=config)
-    played = dict(play_episodes(games, num_lanes=3, episodes=3))
+    played = dict(play_episodes(games, episodes=3))
     assert [(played[i].score, played[i].length) for i in range(3)] == expected
 
 

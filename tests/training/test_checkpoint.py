@@ -388,11 +388,11 @@ def test_weights_that_are_not_numbers_are_refused(tmp_path):
     config = settings(tmp_path)
     source = build_parts(config).learner.online
     write_best(tmp_path, source, Best(100, 12.5, 3, "gymnasium"))
-    assert load_network(config, is_best=True)[1] == 100
+    assert load_network(config, "best")[1] == 100
     source.variables[0].assign(np.full(source.variables[0].shape, np.nan))
     write_best(tmp_path, source, Best(100, 12.5, 3, "gymnasium"))
     with pytest.raises(ConfigError, match="NaN or infinite"):
-        load_network(config, is_best=True)
+        load_network(config, "best")
 
 
 def test_the_latest_weights_say_when_they_are_older(tmp_path, capsys):

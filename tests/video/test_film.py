@@ -32,7 +32,7 @@ class Leaning:
 
 def film(config=CARTPOLE, *, episodes=2, **kwargs):
     actor = Leaning(**kwargs)
-    environment = make_environment(config, num_envs=1, seed=3, training=False, screens=True)
+    environment = make_environment(config, num_envs=1, seed=3, screens=True)
     scenes = list(play(actor, environment, config=config, episodes=episodes))
     environment.close()
     return actor, scenes
@@ -80,7 +80,7 @@ def test_epsilon_is_that_of_evaluation():
 
 def test_atari_steps_count_four_frames():
     config = Config(game="qbert", max_episode_frames=40)
-    environment = make_environment(config, num_envs=1, seed=1, training=False, screens=True)
+    environment = make_environment(config, num_envs=1, seed=1, screens=True)
 
     class Still:
         def decide(self, observation, epsilon):

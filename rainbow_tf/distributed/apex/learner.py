@@ -101,7 +101,7 @@ def build_fleet(config: Config, start_steps: int = 0) -> Fleet:
             asked = f"{len(waiting)} of {wanted}"
             say(f"Waiting for {asked} to start; each needs a CPU of the cluster's {cpus:g}.")
     rng = np.random.default_rng(seeds)
-    actor = make_policy(config, learner.online, spec, noise=config.eval_noise, rng=rng)
+    actor = make_policy(config, learner.online, noise=config.eval_noise, rng=rng)
     return Fleet(ray, players, replay, learner, actor, spec)
 
 

@@ -36,12 +36,12 @@ class Player:
         environment_seed, network_seed = (int(s) // 2 for s in seeds.generate_state(2))
         self._config = config
         self._environment = make_environment(
-            config, num_envs=config.num_envs, seed=environment_seed, training=True
+            config, num_envs=config.num_envs, seed=environment_seed
         )
         self.spec = self._environment.spec
         self._network = make_network(config, self.spec, seed=network_seed, name="online")
         rng = np.random.default_rng(seeds)
-        actor = make_policy(config, self._network, self.spec, noise=True, rng=rng)
+        actor = make_policy(config, self._network, noise=True, rng=rng)
         assert isinstance(actor, Actor)
         self._actor = actor
         self._initial_errors = InitialErrors(config)
