@@ -325,10 +325,10 @@ def _advance(iterator: Iterator, steps: int) -> None:
 
 def _learning(config: Config):
     """The parts of a run that has made its first update, and the ticks that follow."""
-    from rainbow_tf.training.build import build_rainbow
+    from rainbow_tf.training.build import build_parts
     from rainbow_tf.training.loop import train
 
-    parts = build_rainbow(config)
+    parts = build_parts(config)
     ticks = train(config, parts)
     next(tick for tick in ticks if tick.results)
     return parts, ticks

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 from rainbow_tf.agent.learner import DivergedError
 from rainbow_tf.agent.networks import store_torso
+from rainbow_tf.baselines import a3c
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.evaluation.evaluator import Evaluator
 from rainbow_tf.process import StopSignals
@@ -24,6 +25,9 @@ Build = Callable[[Config, Counters], tuple[AnyParts, Iterator[Tick]]]
 
 def build_single(config: Config, start: Counters) -> tuple[AnyParts, Iterator[Tick]]:
     """The parts of a run in this process, and its ticks."""
+    if config.algorithm == "a3c":
+        crew = a3c.build_crew(config, start.steps)
+        return crew, a3c.train(config, crew, start)
     parts = build_parts(config, start.steps)
     return parts, train(config, parts, start)
 
