@@ -134,7 +134,13 @@ class CheckpointStore:
         """A checkpoint, after checking the checksums of all its files."""
         checkpoint = self._manifest(number)
         for file in checkpoint.files.values():
-            self._check(number, file)
+            with _checking(number, self.folder / file.path):
+                with files.open_file(files.inside(self.folder, file.path)) as stream:
+                    size, checksum = _size_and_checksum(stream)
+                if size != file.size:
+                    raise ValueError(f"it has {size} bytes of {file.size}")
+                if checksum != file.crc32:
+                    raise ValueError("it changed on disk")
         return checkpoint
 
     def _manifest(self, number: int) -> Checkpoint:
@@ -152,16 +158,6 @@ class CheckpointStore:
                 raise ValueError(f"it is the manifest of checkpoint {body['number']!r:.60}")
             stored = record(dict[str, StoredFile], body["files"])
             return Checkpoint(number, stored, record(dict[str, Any], body["state"]))
-
-    def _check(self, number: int, file: StoredFile) -> None:
-        path = self.folder / file.path
-        with _checking(number, path):
-            with files.open_file(files.inside(self.folder, file.path)) as stream:
-                size, checksum = _size_and_checksum(stream)
-            if size != file.size:
-                raise ValueError(f"it has {size} bytes of {file.size}")
-            if checksum != file.crc32:
-                raise ValueError("it changed on disk")
 
     def read(self, file: StoredFile) -> dict[str, np.ndarray]:
         """The arrays of a file."""

@@ -24,11 +24,6 @@ def train(config: Config, parts: Parts, start: Counters = BEGINNING) -> Iterator
     steps, updates = start
     tracker = EpisodeTracker(config.num_envs)
 
-    def due_updates(beta: float) -> list[UpdateResult]:
-        due = int((steps - history_steps) * config.updates_per_step) - updates
-        is_ready = due > 0 and parts.replay.num_sampleable > 0
-        return [learn(parts.replay, parts.learner, beta) for _ in range(due)] if is_ready else []
-
     parts.replay.cut_episodes()
     output = parts.environment.reset()
     parts.replay.add(**replay_step(config, np.zeros(config.num_envs, np.int32), output))
@@ -41,7 +36,10 @@ def train(config: Config, parts: Parts, start: Counters = BEGINNING) -> Iterator
         before = steps
         steps += int(np.count_nonzero(~output.is_first))
 
-        results = due_updates(beta)
+        due = int((steps - history_steps) * config.updates_per_step) - updates
+        if parts.replay.num_sampleable == 0:
+            due = 0
+        results = [learn(parts.replay, parts.learner, beta) for _ in range(due)]
         updates += len(results)
         if has_passed(target_steps, before, steps):
             parts.learner.update_target()
