@@ -28,11 +28,7 @@ class Parts(NamedTuple):
     learner: Learner
     actor: Policy
     evaluation_actor: Policy
-
-    @property
-    def spec(self) -> EnvironmentSpec:
-        """Shapes and actions of the environment."""
-        return self.environment.spec
+    spec: EnvironmentSpec
 
     @property
     def generators(self) -> dict[str, np.random.Generator]:
@@ -121,6 +117,7 @@ def build_parts(config: Config, start_steps: int = 0) -> Parts:
         evaluation_actor=make_policy(
             config, learner.online, spec, noise=config.eval_noise, rng=evaluation_rng
         ),
+        spec=spec,
     )
 
 

@@ -79,8 +79,7 @@ class Run:
         say = self._bar.say
         self.metrics = Metrics(
             config=config,
-            network=parts.learner.online,
-            replay=parts.replay,
+            parts=parts,
             frames=self.frames,
             evaluated=0 if checkpoint is None else checkpoint.evaluated,
             say=say,

@@ -563,9 +563,7 @@ def test_describing_a_run_does_not_change_it(tmp_path):
 def test_train_csv_leaves_replay_columns_empty(tmp_path):
     config = settings(run_dir=str(tmp_path), log_period_frames=200)
     crew = a3c.build_crew(config)
-    metrics = Metrics(
-        config=config, network=crew.learner.online, replay=crew.replay, frames=0, say=print
-    )
+    metrics = Metrics(config=config, parts=crew, frames=0, evaluated=0, say=print)
     for tick in a3c.train(config, crew):
         metrics.observe(tick)
     metrics.close()

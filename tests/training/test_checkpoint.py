@@ -60,9 +60,9 @@ class Run:
         self.store = CheckpointStore(config.folder / CHECKPOINTS)
         self.metrics = Metrics(
             config=config,
-            network=self.parts.learner.online,
-            replay=self.parts.replay,
+            parts=self.parts,
             frames=start.steps * config.frames_per_step,
+            evaluated=start.steps * config.frames_per_step,
             say=self.said.append,
         )
         self.evaluator = Evaluator(

@@ -37,9 +37,7 @@ def run(config):
     config.folder.mkdir(parents=True)
     parts = build_parts(config)
     said = []
-    metrics = Metrics(
-        config=config, network=parts.learner.online, replay=parts.replay, frames=0, say=said.append
-    )
+    metrics = Metrics(config=config, parts=parts, frames=0, evaluated=0, say=said.append)
     recorder = Recorder(
         config=config,
         parts=parts,
