@@ -7,7 +7,7 @@ import io
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from tensorboard.plugins.image.metadata import create_summary_metadata
 
 from rainbow_tf.agent.schedules import has_passed
 from rainbow_tf.config import Config
+from rainbow_tf.console import say
 from rainbow_tf.evaluation.episodes import EvaluatedEpisode
 from rainbow_tf.evaluation.statistics import protocol_name, score_summary
 from rainbow_tf.files import read_bytes, record
@@ -105,12 +106,10 @@ class Metrics:
         parts: AnyParts,
         frames: int,
         evaluated: int,  # frames of the last evaluation
-        say: Callable[[str], None],
     ):
         folder = config.folder
         self._wandb = start_wandb(config) if config.wandb else None
         self._parts = parts
-        self._say = say
         self._period = config.log_period_frames
         self._protocol = protocol_name(config)
         self._train = CsvFile(folder / "train.csv", TRAIN_COLUMNS, frames=frames)
@@ -245,7 +244,7 @@ class Metrics:
         """Reports a failing file once, until it works again."""
         if file not in self._failing:
             self._failing.add(file)
-            self._say(line)
+            say(line)
 
     def close(self) -> None:
         """Closes the files."""

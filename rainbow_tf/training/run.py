@@ -11,6 +11,7 @@ from rainbow_tf.agent.learner import DivergedError
 from rainbow_tf.agent.networks import store_torso
 from rainbow_tf.baselines import a3c
 from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.console import say
 from rainbow_tf.evaluation.evaluator import Evaluator
 from rainbow_tf.process import StopSignals
 from rainbow_tf.runs.folder import RunFolder, resumes
@@ -76,13 +77,11 @@ class Run:
         self._folder.begin(parts.spec)
         store_torso(config, parts.learner.online)
         self._bar = ProgressBar(config.frames, self.frames)
-        say = self._bar.say
         self.metrics = Metrics(
             config=config,
             parts=parts,
             frames=self.frames,
             evaluated=0 if checkpoint is None else checkpoint.evaluated,
-            say=say,
         )
         self.evaluator = Evaluator(
             config=config,
@@ -99,7 +98,6 @@ class Run:
             parts=parts,
             metrics=self.metrics,
             evaluator=self.evaluator,
-            say=say,
         )
         self._recorder = Recorder(
             config=config,
@@ -107,7 +105,6 @@ class Run:
             metrics=self.metrics,
             frames=self.frames,
             is_stopping=self._is_stopping,
-            say=say,
         )
         if checkpoint is not None:
             self._checkpointer.resume(checkpoint)

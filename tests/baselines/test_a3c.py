@@ -563,7 +563,7 @@ def test_describing_a_run_does_not_change_it(tmp_path):
 def test_train_csv_leaves_replay_columns_empty(tmp_path):
     config = settings(run_dir=str(tmp_path), log_period_frames=200)
     crew = a3c.build_crew(config)
-    metrics = Metrics(config=config, parts=crew, frames=0, evaluated=0, say=print)
+    metrics = Metrics(config=config, parts=crew, frames=0, evaluated=0)
     for tick in a3c.train(config, crew):
         metrics.observe(tick)
     metrics.close()
@@ -622,7 +622,6 @@ def test_a_checkpoint_restores_the_run(tmp_path, num_envs):
         parts=crew,
         metrics=NoState(),
         evaluator=NoState(),
-        say=print,
     ).save(tick.counters)
     saved = values(agent_variables(crew))
     assert any(name.startswith("optimizer") for name in saved)

@@ -477,7 +477,6 @@ def checkpointer(config, fleet):
         parts=fleet,
         metrics=NoState(),
         evaluator=NoState(),
-        say=print,
     )
 
 
@@ -525,7 +524,7 @@ def test_a_shard_that_dies_while_saving_costs_the_checkpoint_and_not_the_run(
     tick = next(t for t in ticks if t.counters.steps > 150)
     shard_of(fleet).handle.kill()
     checkpointer(config, fleet).save(tick.counters)
-    assert "replay shard 0 died during the checkpoint" in capsys.readouterr().out
+    assert "replay shard 0 died during the checkpoint" in capsys.readouterr().err
     assert CheckpointStore(config.folder / CHECKPOINTS).numbers() == []
     *_, last = ticks
     assert last.frames >= 400

@@ -3,16 +3,15 @@
 import contextlib
 import errno
 import functools
-import sys
 from collections import deque
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.console import say
 from rainbow_tf.distributed.apex.shard import EMPTY, ReplayShard
 from rainbow_tf.replay.replay import replay_bytes
 from rainbow_tf.runs.store import CHECKPOINTS, CheckpointStore
@@ -22,11 +21,6 @@ from rainbow_tf.types import Batch, EnvironmentSpec
 PREFETCHED = 3  # batches sampled in advance
 WAITING_ADDS = 4  # rollouts per actor that its shard may still have to store
 _RESTART_SECONDS = 120.0
-
-
-def say(line: str) -> None:
-    """Prints a line above the progress bar."""
-    tqdm.write(line, file=sys.stderr)
 
 
 class RemoteShard:
