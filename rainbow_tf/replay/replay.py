@@ -82,6 +82,13 @@ class Replay:
         self._discount = np.zeros(slots, np.float32)
         self._window_end = np.zeros(slots, bool)  # terminal or last frame of the episode
         self._age = np.zeros(slots, np.uint8)  # earlier frames of the episode, at most stack - 1
+        self._columns = {
+            "action": self._action,
+            "reward": self._reward,
+            "discount": self._discount,
+            "window_end": self._window_end,
+            "age": self._age,
+        }
         self._tree = SumTree(slots)
         self.max_priority = 1.0  # the largest error so far; new transitions get it
 
@@ -281,7 +288,7 @@ class Replay:
     def chunk(self, number: int) -> dict[str, np.ndarray]:
         """The steps of a chunk."""
         slots = self._chunk_slots(number)
-        columns = {name: column[slots] for name, column in self._columns().items()}
+        columns = {name: column[slots] for name, column in self._columns.items()}
         return {"frame": self._frames.get(slots), **columns}
 
     def restore_chunk(self, number: int, steps: dict[str, np.ndarray]) -> None:
@@ -289,17 +296,8 @@ class Replay:
         self._changed[number] = True
         slots = self._chunk_slots(number)
         self._frames.set(slots, steps["frame"])
-        for name, column in self._columns().items():
+        for name, column in self._columns.items():
             column[slots] = steps[name]
-
-    def _columns(self) -> dict[str, np.ndarray]:
-        return {
-            "action": self._action,
-            "reward": self._reward,
-            "discount": self._discount,
-            "window_end": self._window_end,
-            "age": self._age,
-        }
 
     def _chunk_slots(self, number: int) -> np.ndarray:
         """The written slots of a chunk, lane by lane."""
