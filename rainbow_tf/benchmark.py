@@ -36,19 +36,11 @@ _PAPER_FRAMES = 200_000_000
 
 
 class Figure(NamedTuple):
-    """A measurement: the median and the quartiles of its samples."""
+    """A measurement."""
 
     name: str
     unit: str
-    median: float
-    low: float
-    high: float
-
-
-def figure(name: str, unit: str, samples) -> Figure:
-    """The figure of these samples."""
-    low, median, high = np.percentile(samples, [25, 50, 75])
-    return Figure(name, unit, float(median), float(low), float(high))
+    samples: np.ndarray | list[float]
 
 
 def seconds_in_turns(repeats: int, *actions: Callable[[], object]) -> np.ndarray:
@@ -73,14 +65,14 @@ def measure_learner(config: Config, repeats: int) -> Iterator[Figure]:
     matmul = tf.function(lambda: tf.matmul(matrix, matrix))
     seconds = seconds_in_turns(repeats, lambda: matmul().numpy(), lambda: learner.update(batch))
     matmul_rate = 2 * size**3 / seconds[0] / 1e9
-    yield figure("float32 matmul", "GFLOP/s", matmul_rate)
-    yield figure("learner step", "ms", seconds[1] * 1e3)
+    yield Figure("float32 matmul", "GFLOP/s", matmul_rate)
+    yield Figure("learner step", "ms", seconds[1] * 1e3)
     if config.network == "impala" or config.has_quantiles or config.munchausen:
         return  # `update_flops` does not count these
     flops = update_flops(learner.online, config.batch_size, double=config.double)
     update_rate = flops / seconds[1] / 1e9
-    yield figure(f"learner step at {flops / 1e9:.2f} GFLOP", "GFLOP/s", update_rate)
-    yield figure("learner step, share of matmul", "%", 100 * update_rate / matmul_rate)
+    yield Figure(f"learner step at {flops / 1e9:.2f} GFLOP", "GFLOP/s", update_rate)
+    yield Figure("learner step, share of matmul", "%", 100 * update_rate / matmul_rate)
 
 
 def update_flops(network, batch_size: int, *, double: bool) -> float:
@@ -103,8 +95,8 @@ def measure_acting(config: Config, repeats: int) -> Iterator[Figure]:
     actions = [_acting(config, learner, batch.observation_t[:count], noise=True) for count in lanes]
     seconds = seconds_in_turns(repeats, *actions)
     for count, samples in zip(lanes, seconds, strict=True):
-        yield figure(f"acting, {count} lanes", "ms", samples * 1e3)
-    yield figure("8 single calls against one of 8 lanes", "times", 8 * seconds[0] / seconds[2])
+        yield Figure(f"acting, {count} lanes", "ms", samples * 1e3)
+    yield Figure("8 single calls against one of 8 lanes", "times", 8 * seconds[0] / seconds[2])
 
 
 def measure_environment(config: Config, repeats: int) -> Iterator[Figure]:
@@ -112,7 +104,7 @@ def measure_environment(config: Config, repeats: int) -> Iterator[Figure]:
     for lanes in (1, 4, 8, 16):
         with contextlib.closing(_random_play(config, lanes)) as frames:
             (seconds,) = seconds_in_turns(repeats, functools.partial(_advance, frames, 20))
-        yield figure(f"environment, {lanes} lanes", "steps/s", 20 * lanes / seconds)
+        yield Figure(f"environment, {lanes} lanes", "steps/s", 20 * lanes / seconds)
 
 
 def measure_replay(config: Config, repeats: int) -> Iterator[Figure]:
@@ -126,7 +118,7 @@ def measure_replay(config: Config, repeats: int) -> Iterator[Figure]:
     names = [*(f"{capacity:,} slots" for capacity in capacities), "100,000 slots, lz4"]
     adds = [functools.partial(add, 20) for _, add in filled]
     for name, samples in zip(names, seconds_in_turns(repeats, *adds), strict=True):
-        yield figure(f"replay add, {config.num_envs} lanes, {name}", "ms", samples * 50)
+        yield Figure(f"replay add, {config.num_envs} lanes, {name}", "ms", samples * 50)
     rng = np.random.default_rng(1)
     ids: np.ndarray
 
@@ -140,13 +132,13 @@ def measure_replay(config: Config, repeats: int) -> Iterator[Figure]:
     actions = [functools.partial(act, replay) for replay, _ in filled for act in (sample, update)]
     seconds = seconds_in_turns(20 * repeats, *actions)
     for name, sampling, updating in zip(names, seconds[::2], seconds[1::2], strict=True):
-        yield figure(f"replay sample, {name}", "ms", sampling * 1e3)
-        yield figure(f"replay update, {name}", "ms", updating * 1e3)
+        yield Figure(f"replay sample, {name}", "ms", sampling * 1e3)
+        yield Figure(f"replay update, {name}", "ms", updating * 1e3)
     small, _, large, _ = seconds[::2] + seconds[1::2]
-    yield figure("replay sample and update, 1,000,000 slots", "ms", large * 1e3)
-    yield figure("the same against 10,000 slots", "times", large / small)
-    yield figure("replay memory", "bytes/step", [replay_bytes(1, ATARI_SPEC)])
-    yield figure("replay memory, lz4", "bytes/step", [compressed_bytes])
+    yield Figure("replay sample and update, 1,000,000 slots", "ms", large * 1e3)
+    yield Figure("the same against 10,000 slots", "times", large / small)
+    yield Figure("replay memory", "bytes/step", [replay_bytes(1, ATARI_SPEC)])
+    yield Figure("replay memory, lz4", "bytes/step", [compressed_bytes])
 
 
 def _full_replay(
@@ -186,20 +178,20 @@ def measure_agent(config: Config, repeats: int) -> Iterator[Figure]:
     started = time.perf_counter()
     config = dataclasses.replace(config, min_history_frames=1_600, eval_period_frames=0)
     parts, ticks = _learning(config)
-    yield figure("time to first update", "s", [time.perf_counter() - started])
+    yield Figure("time to first update", "s", [time.perf_counter() - started])
     _, batch = parts.replay.sample(0.4)
     play = functools.partial(_advance, ticks, 10)
     agent, learner = seconds_in_turns(repeats, play, lambda: parts.learner.update(batch))
     frames = 10 * config.num_envs * config.frames_per_step
     updates = 10 * config.num_envs * config.updates_per_step
-    yield figure("whole agent", "frames/s", frames / agent)
-    yield figure("whole agent, a cycle of one update", "ms", agent / updates * 1e3)
-    yield figure("whole agent against its learner alone", "%", 100 * updates * learner / agent)
+    yield Figure("whole agent", "frames/s", frames / agent)
+    yield Figure("whole agent, a cycle of one update", "ms", agent / updates * 1e3)
+    yield Figure("whole agent against its learner alone", "%", 100 * updates * learner / agent)
     days = _PAPER_FRAMES / (frames / agent) / 86400
-    yield figure(f"{_PAPER_FRAMES // 10**6}M frames would take", "days", days)
+    yield Figure(f"{_PAPER_FRAMES // 10**6}M frames would take", "days", days)
     unit = 1e6 if sys.platform == "darwin" else 1e3  # bytes on macOS, kilobytes elsewhere
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    yield figure("peak memory", "MB", [peak / unit])
+    yield Figure("peak memory", "MB", [peak / unit])
 
 
 def measure_minatar(config: Config, repeats: int) -> Iterator[Figure]:
@@ -213,8 +205,8 @@ def measure_minatar(config: Config, repeats: int) -> Iterator[Figure]:
     update, cycle = seconds_in_turns(
         10 * repeats, lambda: learn(parts.replay, parts.learner, 0.4), lambda: next(ticks)
     )
-    yield figure("MinAtar update with sampling", "ms", update * 1e3)
-    yield figure("MinAtar, four steps and an update", "ms", cycle * 1e3)
+    yield Figure("MinAtar update with sampling", "ms", update * 1e3)
+    yield Figure("MinAtar, four steps and an update", "ms", cycle * 1e3)
 
 
 def measure_checkpoint(config: Config, repeats: int) -> Iterator[Figure]:
@@ -225,7 +217,7 @@ def measure_checkpoint(config: Config, repeats: int) -> Iterator[Figure]:
             run = dataclasses.replace(config, replay_capacity=capacity, run_dir=folder)
             seconds[capacity] = yield from _measure_saves(run, repeats)
     ratio = seconds[1_000_000] / seconds[100_000]
-    yield figure("a period's checkpoint at 1,000,000 against 100,000", "times", ratio)
+    yield Figure("a period's checkpoint at 1,000,000 against 100,000", "times", ratio)
 
 
 def _measure_saves(config: Config, repeats: int) -> Generator[Figure, None, np.ndarray]:
@@ -256,20 +248,20 @@ def _measure_saves(config: Config, repeats: int) -> Generator[Figure, None, np.n
     add = _adder(config, parts.replay, _recorded_play(config))
     add(capacity // config.num_envs)
     seconds, megabytes = save()
-    yield figure(f"checkpoint, all of {capacity:,} steps", "s", [seconds])
-    yield figure(f"checkpoint, all of {capacity:,} steps", "MB", [megabytes])
+    yield Figure(f"checkpoint, all of {capacity:,} steps", "s", [seconds])
+    yield Figure(f"checkpoint, all of {capacity:,} steps", "MB", [megabytes])
     saves = []
     for _ in range(max(3, repeats // 10)):
         add(config.steps(config.checkpoint_period_frames) // config.num_envs)
         saves.append(save())
     period_seconds, sizes = np.array(saves).T
-    yield figure(f"checkpoint, a period's steps of {capacity:,}", "s", period_seconds)
-    yield figure(f"checkpoint, a period's steps of {capacity:,}", "MB", sizes)
+    yield Figure(f"checkpoint, a period's steps of {capacity:,}", "s", period_seconds)
+    yield Figure(f"checkpoint, a period's steps of {capacity:,}", "MB", sizes)
     started = time.perf_counter()
     newest, _ = store.newest_whole()
     assert newest is not None
     restore(parts, store, newest)
-    yield figure(f"restoring {capacity:,} steps", "s", [time.perf_counter() - started])
+    yield Figure(f"restoring {capacity:,} steps", "s", [time.perf_counter() - started])
     run.close()
     return period_seconds
 
@@ -296,9 +288,9 @@ def measure_serving(config: Config, repeats: int) -> Iterator[Figure]:
                 _acting(config, learner, stacks[:size], noise=False),
                 functools.partial(policy.predict, {"observations": images[:size]}),
             )
-            yield figure(f"served policy, batch {size}", "ms", serving * 1e3)
-            yield figure(f"served policy, batch {size}", "answers/s", size / serving)
-            yield figure(f"the same against the compiled actor, {size}", "times", serving / acting)
+            yield Figure(f"served policy, batch {size}", "ms", serving * 1e3)
+            yield Figure(f"served policy, batch {size}", "answers/s", size / serving)
+            yield Figure(f"the same against the compiled actor, {size}", "times", serving / acting)
 
 
 def _random_play(config: Config, lanes: int) -> Generator[np.ndarray, None, None]:
@@ -324,10 +316,10 @@ def _advance(iterator: Iterator, steps: int) -> None:
 
 def _learning(config: Config):
     """The parts of a run that has made its first update, and the ticks that follow."""
-    from rainbow_tf.training.build import build_rainbow
+    from rainbow_tf.training.build import build_parts
     from rainbow_tf.training.loop import train
 
-    parts = build_rainbow(config)
+    parts = build_parts(config)
     ticks = train(config, parts)
     next(tick for tick in ticks if tick.results)
     return parts, ticks
@@ -374,11 +366,11 @@ def run(values: flags.FlagValues) -> None:
     load_tensorflow()
     rows = []
     for name in names:
-        for measured in SECTIONS[name](config, values.repeats):
-            rows.append(measured._asdict())
-            value = f"{measured.median:>10,.4g} {measured.unit:<10}"
-            spread = f"({measured.low:,.4g} to {measured.high:,.4g})"
-            print(f"{measured.name:<44} {value} {spread}", flush=True)
+        for figure, unit, samples in SECTIONS[name](config, values.repeats):
+            low, median, high = np.percentile(samples, [25, 50, 75]).tolist()
+            rows.append({"name": figure, "unit": unit, "median": median, "low": low, "high": high})
+            value = f"{median:>10,.4g} {unit:<10}"
+            print(f"{figure:<44} {value} ({low:,.4g} to {high:,.4g})", flush=True)
     if values.out is not None:
         Path(values.out).write_text(json.dumps(rows, indent=2) + "\n")
 

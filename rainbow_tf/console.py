@@ -19,6 +19,11 @@ def progress_bar(**settings: Any) -> tqdm:
     return tqdm(file=sys.stderr, mininterval=interval, dynamic_ncols=True, **settings)
 
 
+def say(line: str) -> None:
+    """Prints a line on standard error, above a progress bar if there is one."""
+    tqdm.write(line, file=sys.stderr)
+
+
 def size(num_bytes: float) -> str:
     """A size for people: 7.08 GB, 2.0 MB."""
     return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"

@@ -12,6 +12,10 @@ class RayActorError(RayError):
     pass
 
 
+class GetTimeoutError(RayError):
+    pass
+
+
 class ObjectLostError(RayError):
     pass
 
@@ -32,11 +36,11 @@ class Ref:
 
 
 class Handle:
-    """An actor; after `kill` one call fails, and Ray restarts the actor for the next."""
+    """An actor; after `kill` Ray restarts it for the next call, or all calls fail."""
 
-    def __init__(self, make: Callable[[], Any], retries: bool):
+    def __init__(self, make: Callable[[], Any], restarts: bool):
         self._make = make
-        self._retries = retries
+        self.restarts = restarts
         self.instance = make()
         self.is_dead = False
         self.calls: list[str] = []
@@ -61,11 +65,10 @@ class Method:
     def remote(self, *arguments, **named) -> Any:
         handle = self._handle
         handle.calls.append(self._name)
-        failed = handle.is_dead
-        if failed:
-            handle.restart()
-        if failed and not handle._retries:
+        if handle.is_dead and not handle.restarts:
             return Ref(error=RayActorError("killed"))
+        if handle.is_dead:
+            handle.restart()
         values = [a.value if isinstance(a, Ref) else a for a in arguments]
         if self._name == "__ray_ready__":
             return Ref(True)
@@ -97,6 +100,7 @@ class FakeRay:
     class exceptions:  # noqa: N801
         RayError = RayError
         RayActorError = RayActorError
+        GetTimeoutError = GetTimeoutError
         ObjectLostError = ObjectLostError
         TaskCancelledError = TaskCancelledError
 
@@ -106,7 +110,7 @@ class FakeRay:
         self.function_options: dict[str, Any] = {}
         self.puts = 0
 
-    def remote(self, *, max_task_retries: int = 0, **options):
+    def remote(self, *, max_restarts: int = 0, **options):
         def wrap(kind):
             if not isinstance(kind, type):
                 self.function_options = options
@@ -115,7 +119,7 @@ class FakeRay:
             class Remote:
                 @staticmethod
                 def remote(**arguments):
-                    handle = Handle(lambda: kind(**arguments), retries=max_task_retries == -1)
+                    handle = Handle(lambda: kind(**arguments), restarts=max_restarts == -1)
                     self.handles.append(handle)
                     return handle
 
@@ -127,7 +131,7 @@ class FakeRay:
         self.puts += 1
         return Ref(value)
 
-    def get(self, refs):
+    def get(self, refs, timeout=None):
         if isinstance(refs, list):
             return [self.get(ref) for ref in refs]
         if refs.error is not None:

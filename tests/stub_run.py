@@ -127,7 +127,7 @@ def build(config, start):
     replay = make_replay(
         config, SPEC, capacity=config.replay_capacity, rng=np.random.default_rng(1)
     )
-    parts = Parts(Environment(start.steps), replay, agent, agent, agent)
+    parts = Parts(Environment(start.steps), replay, agent, agent, agent, SPEC)
     return parts, train(config, parts, start)
 
 

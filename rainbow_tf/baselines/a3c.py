@@ -293,12 +293,8 @@ class Crew(NamedTuple):
     workers: list[Worker]
     learner: SharedLearner
     evaluation_actor: PolicyActor
+    spec: EnvironmentSpec
     replay: None = None
-
-    @property
-    def spec(self) -> EnvironmentSpec:
-        """The spec of the environment."""
-        return self.workers[0].environment.spec
 
     @property
     def generators(self) -> dict[str, np.random.Generator]:
@@ -343,6 +339,7 @@ def build_crew(config: Config, start_steps: int = 0) -> Crew:
         ],
         learner=learner,
         evaluation_actor=PolicyActor(network=network, rng=evaluation_rng),
+        spec=spec,
     )
 
 

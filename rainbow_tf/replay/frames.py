@@ -5,33 +5,22 @@ from typing import Any
 import lz4.block
 import numpy as np
 
+from rainbow_tf.types import EnvironmentSpec
+
 
 class FrameRing:
-    """`length` frames per lane, written in lockstep; every frame is stored once."""
+    """Every frame is stored once, in `slots` of which each lane has `length`."""
 
-    def __init__(
-        self,
-        *,
-        num_lanes: int,
-        length: int,
-        frame_shape: tuple[int, ...],
-        frame_dtype: np.dtype,
-        stack: int,
-    ):
+    def __init__(self, *, slots: int, length: int, spec: EnvironmentSpec):
         self._length = length
-        self._frame_shape = frame_shape
-        self._dtype = frame_dtype
-        self._lane_starts = np.arange(num_lanes) * length
-        self._back = np.arange(stack - 1, -1, -1)  # newest frame last
-        self._frames = self._empty(num_lanes * length)
+        self._frame_shape = spec.frame_shape
+        self._dtype = spec.frame_dtype
+        self._back = np.arange(spec.frame_stack - 1, -1, -1)  # newest frame last
+        self._frames = self._empty(slots)
 
     def _empty(self, slots: int) -> Any:
         # Allocated lazily: memory use grows as the ring fills.
         return np.zeros((slots, *self._frame_shape), self._dtype)
-
-    def write(self, position: int, frames: np.ndarray) -> None:
-        """Writes one new frame per lane."""
-        self.set(self._lane_starts + position, frames)
 
     def gather(self, slots: np.ndarray, ages: np.ndarray, out: np.ndarray) -> None:
         """Fills out [M, S, *frame] with the stacks that end at `slots`.

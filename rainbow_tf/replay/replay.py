@@ -76,24 +76,25 @@ class Replay:
 
         slots = num_lanes * length
         ring = Lz4FrameRing if compressed else FrameRing
-        self._frames = ring(
-            num_lanes=num_lanes,
-            length=length,
-            frame_shape=spec.frame_shape,
-            frame_dtype=spec.frame_dtype,
-            stack=stack,
-        )
+        self._frames = ring(slots=slots, length=length, spec=spec)
         self._action = np.zeros(slots, np.int32)
         self._reward = np.zeros(slots, np.float32)
         self._discount = np.zeros(slots, np.float32)
         self._window_end = np.zeros(slots, bool)  # terminal or last frame of the episode
         self._age = np.zeros(slots, np.uint8)  # earlier frames of the episode, at most stack - 1
+        self._columns = {
+            "action": self._action,
+            "reward": self._reward,
+            "discount": self._discount,
+            "window_end": self._window_end,
+            "age": self._age,
+        }
         self._tree = SumTree(slots)
-        self._max_priority = 1.0  # before the exponent
+        self.max_priority = 1.0  # the largest error so far; new transitions get it
 
         self._cursor = 0
         self._added = 0
-        self._num_sampleable = 0
+        self.num_sampleable = 0  # transitions that can be sampled now
         self._lane_starts = np.arange(num_lanes) * length
         self._over = np.ones(num_lanes, bool)  # the next frame must start an episode
         self._windows = Windows(num_lanes=num_lanes, n_step=n_step)
@@ -105,19 +106,9 @@ class Replay:
         self._observations = np.zeros((2 * batch_size, stack, *spec.frame_shape), spec.frame_dtype)
 
     @property
-    def num_sampleable(self) -> int:
-        """Transitions that can be sampled now."""
-        return self._num_sampleable
-
-    @property
     def fill(self) -> float:
         """Share of the slots that hold a frame."""
         return min(1.0, self._added / self._length)
-
-    @property
-    def max_priority(self) -> float:
-        """The largest error seen so far: the priority of a new transition."""
-        return self._max_priority
 
     @property
     def total_priority(self) -> float:
@@ -145,7 +136,7 @@ class Replay:
         if self._added >= self._length:
             self._forget(cursor)
         slots = self._lane_starts + cursor
-        self._frames.write(cursor, frame)
+        self._frames.set(slots, frame)
         self._action[slots] = action_tm1
         self._reward[slots] = reward_t
         self._discount[slots] = discount_t
@@ -179,7 +170,7 @@ class Replay:
             return
         slots = self._lane_starts[:, None] + (cursor - self._windows.back) % self._length
         if errors is None or not self._prioritized:
-            priorities: np.ndarray | float = self._max_priority**self._exponent
+            priorities: np.ndarray | float = self.max_priority**self._exponent
         else:
             priorities = self._priorities_of(errors[closes])
         self._set_priorities(slots[closes], priorities)
@@ -187,7 +178,7 @@ class Replay:
     def _set_priorities(self, slots: np.ndarray, priorities: np.ndarray | float) -> None:
         before = np.count_nonzero(self._tree.get(slots))
         self._tree.set(slots, priorities)
-        self._num_sampleable += int(np.count_nonzero(self._tree.get(slots)) - before)
+        self.num_sampleable += int(np.count_nonzero(self._tree.get(slots)) - before)
 
     def sample(
         self, importance_exponent: float, size: int | None = None
@@ -197,13 +188,13 @@ class Replay:
         Returns the ids for `update_priorities` and the batch, whose observations are
         overwritten by the next call.
         """
-        if self._num_sampleable == 0:
+        if self.num_sampleable == 0:
             raise ValueError("Nothing to sample: no transition is complete yet.")
         total = self._tree.total
         size = len(self._strata) if size is None else size
         masses = (self._strata[:size] + self.rng.random(size)) * (total / size)
         slots = self._tree.find(masses)
-        weight = (self._num_sampleable * self._tree.get(slots) / total) ** -importance_exponent
+        weight = (self.num_sampleable * self._tree.get(slots) / total) ** -importance_exponent
         weight /= weight.max()
         return self._ids(slots), self._transitions(slots, weight.astype(np.float32))
 
@@ -252,7 +243,7 @@ class Replay:
         if not np.isfinite(errors).all():
             raise ValueError("Priorities must be finite: one that is not would spoil every draw.")
         priorities = np.maximum(errors, 0.0).astype(np.float64) + _PRIORITY_FLOOR
-        self._max_priority = max(self._max_priority, float(priorities.max()))
+        self.max_priority = max(self.max_priority, float(priorities.max()))
         return priorities**self._exponent
 
     def priorities(self, ids: np.ndarray) -> np.ndarray:
@@ -263,7 +254,7 @@ class Replay:
         """Priorities and counters for a checkpoint; the steps are in the chunks."""
         return {
             "priorities": self._tree.leaves(),
-            "max_priority": np.array(self._max_priority),
+            "max_priority": np.array(self.max_priority),
             "cursor": np.array(self._cursor),
             "added": np.array(self._added),
             "over": self._over,
@@ -274,8 +265,8 @@ class Replay:
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Restores what `state` returned; the chunks come separately."""
         self._tree.fill(state["priorities"])
-        self._num_sampleable = int(np.count_nonzero(self._tree.leaves()))
-        self._max_priority = float(state["max_priority"])
+        self.num_sampleable = int(np.count_nonzero(self._tree.leaves()))
+        self.max_priority = float(state["max_priority"])
         self._cursor = int(state["cursor"])
         self._added = int(state["added"])
         self._over[:] = state["over"]
@@ -297,7 +288,7 @@ class Replay:
     def chunk(self, number: int) -> dict[str, np.ndarray]:
         """The steps of a chunk."""
         slots = self._chunk_slots(number)
-        columns = {name: column[slots] for name, column in self._columns().items()}
+        columns = {name: column[slots] for name, column in self._columns.items()}
         return {"frame": self._frames.get(slots), **columns}
 
     def restore_chunk(self, number: int, steps: dict[str, np.ndarray]) -> None:
@@ -305,17 +296,8 @@ class Replay:
         self._changed[number] = True
         slots = self._chunk_slots(number)
         self._frames.set(slots, steps["frame"])
-        for name, column in self._columns().items():
+        for name, column in self._columns.items():
             column[slots] = steps[name]
-
-    def _columns(self) -> dict[str, np.ndarray]:
-        return {
-            "action": self._action,
-            "reward": self._reward,
-            "discount": self._discount,
-            "window_end": self._window_end,
-            "age": self._age,
-        }
 
     def _chunk_slots(self, number: int) -> np.ndarray:
         """The written slots of a chunk, lane by lane."""

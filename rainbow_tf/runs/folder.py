@@ -119,7 +119,8 @@ def environment_spec(config: Config) -> EnvironmentSpec:
 
 def check_settings(old: Config, new: Config) -> None:
     """Refuses settings that may not change on resume."""
-    fixed = [name for name in changed_settings(old, new) if not _may_change(name)]
+    fields = Config.__dataclass_fields__
+    fixed = [n for n in changed_settings(old, new) if not fields[n].metadata["may_change"]]
     if fixed:
         before = " ".join(f"--{name}={getattr(old, name)}" for name in fixed)
         after = " ".join(f"--{name}={getattr(new, name)}" for name in fixed)
@@ -133,10 +134,6 @@ def changed_settings(old: Config, new: Config) -> list[str]:
     """Names of the settings that differ."""
     names = [field.name for field in dataclasses.fields(Config)]
     return [name for name in names if getattr(old, name) != getattr(new, name)]
-
-
-def _may_change(name: str) -> bool:
-    return Config.__dataclass_fields__[name].metadata["may_change"]
 
 
 class RunFolder:

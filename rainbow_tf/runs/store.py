@@ -134,7 +134,13 @@ class CheckpointStore:
         """A checkpoint, after checking the checksums of all its files."""
         checkpoint = self._manifest(number)
         for file in checkpoint.files.values():
-            self._check(number, file)
+            with _checking(number, self.folder / file.path):
+                with files.open_file(files.inside(self.folder, file.path)) as stream:
+                    size, checksum = _size_and_checksum(stream)
+                if size != file.size:
+                    raise ValueError(f"it has {size} bytes of {file.size}")
+                if checksum != file.crc32:
+                    raise ValueError("it changed on disk")
         return checkpoint
 
     def _manifest(self, number: int) -> Checkpoint:
@@ -152,19 +158,6 @@ class CheckpointStore:
                 raise ValueError(f"it is the manifest of checkpoint {body['number']!r:.60}")
             stored = record(dict[str, StoredFile], body["files"])
             return Checkpoint(number, stored, record(dict[str, Any], body["state"]))
-
-    def _check(self, number: int, file: StoredFile) -> None:
-        path = self.folder / file.path
-        with _checking(number, path):
-            size = checksum = 0
-            with files.open_file(files.inside(self.folder, file.path)) as stream:
-                while data := stream.read(_READ_BYTES):
-                    size += len(data)
-                    checksum = zlib.crc32(data, checksum)
-            if size != file.size:
-                raise ValueError(f"it has {size} bytes of {file.size}")
-            if checksum != file.crc32:
-                raise ValueError("it changed on disk")
 
     def read(self, file: StoredFile) -> dict[str, np.ndarray]:
         """The arrays of a file."""
@@ -205,15 +198,15 @@ class CheckpointStore:
     def _write_arrays(self, folder: Path, name: str, arrays: dict[str, np.ndarray]) -> StoredFile:
         """Writes compressed arrays and syncs them to disk."""
         path = folder / f"{name}.lz4"
-        with path.open("wb") as raw:
-            summed = _SummedWriter(raw)
-            with lz4.frame.open(summed, "wb", block_size=lz4.frame.BLOCKSIZE_MAX1MB) as stream:
+        with path.open("w+b") as raw:
+            with lz4.frame.open(raw, "wb", block_size=lz4.frame.BLOCKSIZE_MAX1MB) as stream:
                 stream.write(json.dumps(list(arrays)).encode() + b"\n")
                 for array in arrays.values():
                     np.lib.format.write_array(stream, np.asarray(array), allow_pickle=False)
             raw.flush()
             os.fsync(raw.fileno())
-        return StoredFile(str(path.relative_to(self.folder)), summed.size, summed.crc32)
+            raw.seek(0)
+            return StoredFile(str(path.relative_to(self.folder)), *_size_and_checksum(raw))
 
     def is_there(self, file: StoredFile) -> bool:
         """Whether a file still has its size."""
@@ -312,20 +305,9 @@ def _body_checksum(body: dict) -> int:
     return zlib.crc32(json.dumps(body, sort_keys=True).encode())
 
 
-class _SummedWriter:
-    """Counts bytes and computes a checksum of what is written through it."""
-
-    def __init__(self, stream: IO[bytes]):
-        self._stream = stream
-        self.size = 0
-        self.crc32 = 0
-
-    def write(self, data: bytes) -> int:
-        """Writes, and updates size and checksum."""
-        self.size += len(data)
-        self.crc32 = zlib.crc32(data, self.crc32)
-        return self._stream.write(data)
-
-    def flush(self) -> None:
-        """Flushes the stream."""
-        self._stream.flush()
+def _size_and_checksum(stream: IO[bytes]) -> tuple[int, int]:
+    size = checksum = 0
+    while data := stream.read(_READ_BYTES):
+        size += len(data)
+        checksum = zlib.crc32(data, checksum)
+    return size, checksum

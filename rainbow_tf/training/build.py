@@ -28,11 +28,7 @@ class Parts(NamedTuple):
     learner: Learner
     actor: Policy
     evaluation_actor: Policy
-
-    @property
-    def spec(self) -> EnvironmentSpec:
-        """Shapes and actions of the environment."""
-        return self.environment.spec
+    spec: EnvironmentSpec
 
     @property
     def generators(self) -> dict[str, np.random.Generator]:
@@ -95,18 +91,11 @@ class AnyParts(Protocol):
         """Closes environments and processes."""
 
 
-def build_parts(config: Config, start_steps: int = 0) -> Parts | a3c.Crew:
-    """The parts of the configured algorithm; all randomness follows from the seed.
+def build_parts(config: Config, start_steps: int = 0) -> Parts:
+    """The parts of Rainbow, each with its own random stream that follows from the seed.
 
     `start_steps` is part of the environment's seed, so a resumed run sees new episodes.
     """
-    if config.algorithm == "a3c":
-        return a3c.build_crew(config, start_steps)
-    return build_rainbow(config, start_steps)
-
-
-def build_rainbow(config: Config, start_steps: int = 0) -> Parts:
-    """The parts of Rainbow, each with its own random stream."""
     seeds = np.random.SeedSequence(config.seed)
     environment_seed, online_seed, target_seed = (int(s) // 2 for s in seeds.generate_state(3))
     environment_seed = (environment_seed + start_steps) % 2**31
@@ -126,6 +115,7 @@ def build_rainbow(config: Config, start_steps: int = 0) -> Parts:
         evaluation_actor=make_policy(
             config, learner.online, noise=config.eval_noise, rng=evaluation_rng
         ),
+        spec=spec,
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from rainbow_tf.agent.schedules import has_passed
 from rainbow_tf.config import Config
+from rainbow_tf.console import say
 from rainbow_tf.evaluation.evaluator import Evaluator
 from rainbow_tf.replay.replay import replay_bytes
 from rainbow_tf.runs.store import Checkpoint, CheckpointStore, StoredFile
@@ -32,7 +33,6 @@ class Checkpointer:
     parts: AnyParts
     metrics: Metrics
     evaluator: Evaluator
-    say: Callable[[str], None]
     _chunks: dict[str, StoredFile] = dataclasses.field(default_factory=dict)
     _saved: Counters = BEGINNING
 
@@ -63,7 +63,7 @@ class Checkpointer:
             self._write(reached)
         except OSError as error:
             frames = reached.steps * self.config.frames_per_step
-            self.say(
+            say(
                 f"The checkpoint at {frames:,} frames could not be written to "
                 f"{self.store.folder}: {error.strerror}. Earlier checkpoints are kept."
             )

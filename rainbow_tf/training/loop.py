@@ -6,35 +6,23 @@ import numpy as np
 
 from rainbow_tf.agent.learner import DivergedError, Learner
 from rainbow_tf.agent.schedules import has_passed, linear
-from rainbow_tf.baselines import a3c
 from rainbow_tf.config import Config
 from rainbow_tf.environments.base import EpisodeTracker
 from rainbow_tf.training.build import Parts
 from rainbow_tf.types import BEGINNING, Counters, ReplayLike, StepOutput, Tick, UpdateResult
 
 
-def train(config: Config, parts: Parts | a3c.Crew, start: Counters = BEGINNING) -> Iterator[Tick]:
+def train(config: Config, parts: Parts, start: Counters = BEGINNING) -> Iterator[Tick]:
     """Trains to the configured number of frames; nothing changes between two ticks.
 
-    Every lane starts with a new episode, also in a resumed run.
+    One tick per step of all lanes, with the updates that follow it. Every lane starts with a new
+    episode, also in a resumed run.
     """
-    if isinstance(parts, a3c.Crew):
-        return a3c.train(config, parts, start)
-    return _train(config, parts, start)
-
-
-def _train(config: Config, parts: Parts, start: Counters) -> Iterator[Tick]:
-    """One tick per step of all lanes, with the updates that follow it."""
     total_steps = config.steps(config.frames)
     history_steps = config.steps(config.min_history_frames)
     target_steps = config.steps(config.target_period_frames)
     steps, updates = start
     tracker = EpisodeTracker(config.num_envs)
-
-    def due_updates(beta: float) -> list[UpdateResult]:
-        due = int((steps - history_steps) * config.updates_per_step) - updates
-        is_ready = due > 0 and parts.replay.num_sampleable > 0
-        return [learn(parts.replay, parts.learner, beta) for _ in range(due)] if is_ready else []
 
     parts.replay.cut_episodes()
     output = parts.environment.reset()
@@ -48,7 +36,10 @@ def _train(config: Config, parts: Parts, start: Counters) -> Iterator[Tick]:
         before = steps
         steps += int(np.count_nonzero(~output.is_first))
 
-        results = due_updates(beta)
+        due = int((steps - history_steps) * config.updates_per_step) - updates
+        if parts.replay.num_sampleable == 0:
+            due = 0
+        results = [learn(parts.replay, parts.learner, beta) for _ in range(due)]
         updates += len(results)
         if has_passed(target_steps, before, steps):
             parts.learner.update_target()

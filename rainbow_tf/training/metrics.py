@@ -7,7 +7,7 @@ import io
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,15 @@ import numpy as np
 import tensorflow as tf
 from tensorboard.plugins.image.metadata import create_summary_metadata
 
-from rainbow_tf.agent.networks import Network
 from rainbow_tf.agent.schedules import has_passed
 from rainbow_tf.config import Config
+from rainbow_tf.console import say
 from rainbow_tf.evaluation.statistics import protocol_name
 from rainbow_tf.files import read_bytes, record
 from rainbow_tf.runs.store import write_atomically
+from rainbow_tf.training.build import AnyParts
 from rainbow_tf.training.tracking import start_wandb
-from rainbow_tf.types import Episode, ReplayLike, Tick
+from rainbow_tf.types import Episode, Tick
 
 
 class CsvFile:
@@ -101,23 +102,18 @@ class Metrics:
         self,
         *,
         config: Config,
-        network: Network,
-        replay: ReplayLike | None,
+        parts: AnyParts,
         frames: int,
-        evaluated: int | None = None,
-        say: Callable[[str], None],
+        evaluated: int,  # frames of the last evaluation
     ):
         folder = config.folder
         self._wandb = start_wandb(config) if config.wandb else None
-        self._network = network
-        self._replay = replay
-        self._say = say
+        self._parts = parts
         self._period = config.log_period_frames
         self._protocol = protocol_name(config)
-        # An evaluation after the checkpoint will be repeated, so its row is dropped.
-        rows = frames if evaluated is None else evaluated
         self._train = CsvFile(folder / "train.csv", TRAIN_COLUMNS, frames=frames)
-        self._eval = CsvFile(folder / "eval.csv", EVAL_COLUMNS, frames=rows)
+        # An evaluation after the checkpoint will be repeated, so its row is dropped.
+        self._eval = CsvFile(folder / "eval.csv", EVAL_COLUMNS, frames=evaluated)
         self._board = tf.summary.create_file_writer(str(folder / "tensorboard"))
         self._failing: set[object] = set()  # files that could not be written last time
         self._episodes = 0
@@ -164,11 +160,11 @@ class Metrics:
         frames, since = self._last
         now = time.perf_counter()
         self._last = (tick.frames, now)
-        scales = self._network.noise_scales()
+        scales = self._parts.learner.online.noise_scales()
         updates, *sums = self._sums.tolist()
         loss, q_mean, error_mean = (total / updates if updates else None for total in sums)
         self._sums[:] = 0
-        replay = self._replay
+        replay = self._parts.replay
         row = {
             "frames": tick.frames,
             "updates": tick.counters.updates,
@@ -245,7 +241,7 @@ class Metrics:
         """Reports a failing file once, until it works again."""
         if file not in self._failing:
             self._failing.add(file)
-            self._say(line)
+            say(line)
 
     def close(self) -> None:
         """Closes the files."""

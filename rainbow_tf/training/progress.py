@@ -1,7 +1,6 @@
 """What a run prints: a table at the start, a progress bar during training."""
 
 import shutil
-import sys
 import time
 
 import numpy as np
@@ -121,10 +120,6 @@ class ProgressBar:
         if time.time() - self._bar.last_print_t >= self._bar.mininterval:
             self._bar.set_postfix_str(f"evaluation: {played:,} of about {planned:,} frames")
             self._bar.last_print_t = time.time()
-
-    def say(self, line: str) -> None:
-        """Prints a line above the bar."""
-        self._bar.write(line, file=sys.stderr)
 
     def close(self) -> None:
         """Closes the bar."""

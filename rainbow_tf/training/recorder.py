@@ -9,6 +9,7 @@ import numpy as np
 
 from rainbow_tf.agent.schedules import has_passed
 from rainbow_tf.config import Config
+from rainbow_tf.console import say
 from rainbow_tf.environments.base import make_environment
 from rainbow_tf.runs.weights import assign, named, values
 from rainbow_tf.training.build import AnyParts
@@ -33,7 +34,6 @@ class Recorder:
     metrics: Metrics
     frames: int  # when it recorded last, or was made
     is_stopping: Callable[[], bool]
-    say: Callable[[str], None]
 
     def observe(self, frames: int) -> None:
         """Records if a period has passed; a failure is reported and training continues."""
@@ -45,9 +45,9 @@ class Recorder:
         rng, seeds = policy.rng, values(noise)
         with self.metrics.paused():
             try:
-                self.say(self._record(frames))
+                say(self._record(frames))
             except Exception as error:  # Rendering is foreign code; a video must not end a run.
-                self.say(f"film at {frames:,} frames: failed, training continues ({error})")
+                say(f"film at {frames:,} frames: failed, training continues ({error})")
             finally:
                 policy.rng = rng
                 assign(noise, seeds)

@@ -1,18 +1,23 @@
 """One run: opened or resumed in its folder, trained, and left with a last checkpoint."""
 
 import contextlib
+import dataclasses
+import json
 from collections.abc import Callable, Iterator
+
+import numpy as np
 
 from rainbow_tf.agent.learner import DivergedError
 from rainbow_tf.agent.networks import store_torso
+from rainbow_tf.baselines import a3c
 from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.console import say
 from rainbow_tf.evaluation.evaluator import Evaluator
 from rainbow_tf.process import StopSignals
 from rainbow_tf.runs.folder import RunFolder, resumes
-from rainbow_tf.runs.store import Checkpoint, kept_best
+from rainbow_tf.runs.store import Checkpoint, kept_best, write_atomically
 from rainbow_tf.training.build import AnyParts, build_parts
-from rainbow_tf.training.checkpoint import Checkpointer, restore
-from rainbow_tf.training.diagnosis import write_diagnosis
+from rainbow_tf.training.checkpoint import Checkpointer, agent_variables, restore
 from rainbow_tf.training.loop import train
 from rainbow_tf.training.metrics import Metrics
 from rainbow_tf.training.progress import ProgressBar, describe
@@ -24,6 +29,9 @@ Build = Callable[[Config, Counters], tuple[AnyParts, Iterator[Tick]]]
 
 def build_single(config: Config, start: Counters) -> tuple[AnyParts, Iterator[Tick]]:
     """The parts of a run in this process, and its ticks."""
+    if config.algorithm == "a3c":
+        crew = a3c.build_crew(config, start.steps)
+        return crew, a3c.train(config, crew, start)
     parts = build_parts(config, start.steps)
     return parts, train(config, parts, start)
 
@@ -69,14 +77,11 @@ class Run:
         self._folder.begin(parts.spec)
         store_torso(config, parts.learner.online)
         self._bar = ProgressBar(config.frames, self.frames)
-        say = self._bar.say
         self.metrics = Metrics(
             config=config,
-            network=parts.learner.online,
-            replay=parts.replay,
+            parts=parts,
             frames=self.frames,
             evaluated=0 if checkpoint is None else checkpoint.evaluated,
-            say=say,
         )
         self.evaluator = Evaluator(
             config=config,
@@ -93,7 +98,6 @@ class Run:
             parts=parts,
             metrics=self.metrics,
             evaluator=self.evaluator,
-            say=say,
         )
         self._recorder = Recorder(
             config=config,
@@ -101,7 +105,6 @@ class Run:
             metrics=self.metrics,
             frames=self.frames,
             is_stopping=self._is_stopping,
-            say=say,
         )
         if checkpoint is not None:
             self._checkpointer.resume(checkpoint)
@@ -173,8 +176,23 @@ def open_run(
 
 
 def _diagnosis(config: Config, run: Run, error: DivergedError) -> str:
+    """Writes what is known of the update, and the norms of all variables; says where it is."""
+    content = {
+        "frames": run.frames,
+        "loss": error.result.loss,
+        "q_mean": error.result.q_mean,
+        **error.details,
+        "norms": {
+            f"{name} {variable.path}": float(np.linalg.norm(variable.numpy().astype(np.float64)))
+            for name, variable in agent_variables(run.parts).items()
+        },
+        "config": dataclasses.asdict(config),
+    }
+    path = config.folder / f"diverged_at_{run.frames}.json"
+    text = json.dumps(content, indent=2) + "\n"
     try:
-        known = f"is in {write_diagnosis(config, run.parts, error, run.frames)}"
+        write_atomically(path, lambda file: file.write(text.encode()))
+        known = f"is in {path}"
     except OSError as full:
         known = f"could not be written to {config.folder} ({full.strerror})"
     return f"{error} The diagnosis {known}; a smaller --learning_rate or --clip_rewards may help."

@@ -30,9 +30,7 @@ from rainbow_tf.export.check import check_version
 from rainbow_tf.export.saved_model import export_policy
 from rainbow_tf.runs.store import CHECKPOINTS, CheckpointStore
 from rainbow_tf.runs.weights import values
-from rainbow_tf.training.build import build_parts
 from rainbow_tf.training.checkpoint import Checkpointer, agent_variables, disk_bytes, restore
-from rainbow_tf.training.loop import train
 from rainbow_tf.training.metrics import Metrics
 from rainbow_tf.training.progress import describe
 from rainbow_tf.types import EnvironmentSpec, StepOutput
@@ -315,7 +313,7 @@ def test_rewards_are_clipped_only_for_learning():
 
 @pytest.fixture(scope="module")
 def crew():
-    crew = build_parts(settings())
+    crew = a3c.build_crew(settings())
     yield crew
     crew.close()
 
@@ -431,8 +429,8 @@ def test_a_non_finite_loss_raises_and_changes_nothing(crew):
 
 def trained(config):
     """The variables after training, and the ticks."""
-    crew = build_parts(config)
-    ticks = list(train(config, crew))
+    crew = a3c.build_crew(config)
+    ticks = list(a3c.train(config, crew))
     crew.close()
     return values(agent_variables(crew)), ticks
 
@@ -450,9 +448,9 @@ def test_one_worker_is_deterministic():
 
 def test_the_learning_rate_falls_to_zero():
     config = settings(frames=200, num_envs=1, log_period_frames=100)
-    crew = build_parts(config)
+    crew = a3c.build_crew(config)
     rates = {
-        tick.frames: float(crew.learner.optimizer.learning_rate) for tick in train(config, crew)
+        tick.frames: float(crew.learner.optimizer.learning_rate) for tick in a3c.train(config, crew)
     }
     for frames, rate in rates.items():
         assert rate == pytest.approx(0.01 * (1 - frames / 200), abs=0.01 * config.n_step / 200)
@@ -491,7 +489,7 @@ class Hooked:
 
 
 def hooked_crew(config, *hooks):
-    crew = build_parts(config)
+    crew = a3c.build_crew(config)
     for worker, hook in zip(crew.workers, hooks, strict=False):
         worker.environment = Hooked(worker.environment, hook)
     return crew
@@ -507,7 +505,7 @@ def test_workers_play_concurrently():
             meeting.wait(timeout=60)
             met.append(True)
 
-    for _ in train(config, hooked_crew(config, meet, meet)):
+    for _ in a3c.train(config, hooked_crew(config, meet, meet)):
         pass
     assert met
 
@@ -521,7 +519,7 @@ def test_an_error_in_a_thread_ends_the_run():
     crew = hooked_crew(config, lambda: None, failing)
     started = time.monotonic()
     with pytest.raises(RuntimeError, match="the environment broke"):
-        for _ in train(config, crew):
+        for _ in a3c.train(config, crew):
             pass
     assert time.monotonic() - started < 30
     assert not workers_alive()
@@ -533,8 +531,8 @@ def workers_alive():
 
 def test_threads_rest_between_ticks_and_end_after_them():
     config = settings(num_envs=4, frames=10**6)
-    crew = build_parts(config)
-    ticks = train(config, crew)
+    crew = a3c.build_crew(config)
+    ticks = a3c.train(config, crew)
     next(ticks)
     before = values(agent_variables(crew))
     time.sleep(0.3)
@@ -550,7 +548,7 @@ def test_threads_rest_between_ticks_and_end_after_them():
 
 def test_describing_a_run_does_not_change_it(tmp_path):
     config = settings(run_dir=str(tmp_path / "run"))
-    crew = build_parts(config)
+    crew = a3c.build_crew(config)
     before = values(agent_variables(crew))
     states = [rng.bit_generator.state for rng in crew.generators.values()]
     text = describe(config, crew, 0)
@@ -564,11 +562,9 @@ def test_describing_a_run_does_not_change_it(tmp_path):
 
 def test_train_csv_leaves_replay_columns_empty(tmp_path):
     config = settings(run_dir=str(tmp_path), log_period_frames=200)
-    crew = build_parts(config)
-    metrics = Metrics(
-        config=config, network=crew.learner.online, replay=crew.replay, frames=0, say=print
-    )
-    for tick in train(config, crew):
+    crew = a3c.build_crew(config)
+    metrics = Metrics(config=config, parts=crew, frames=0, evaluated=0)
+    for tick in a3c.train(config, crew):
         metrics.observe(tick)
     metrics.close()
     names, *rows = [line.split(",") for line in (tmp_path / "train.csv").read_text().split()]
@@ -617,8 +613,8 @@ class NoState:
 @pytest.mark.parametrize("num_envs", [1, 3])
 def test_a_checkpoint_restores_the_run(tmp_path, num_envs):
     config = settings(num_envs=num_envs, run_dir=str(tmp_path))
-    crew = build_parts(config)
-    tick = next(train(config, crew))
+    crew = a3c.build_crew(config)
+    tick = next(a3c.train(config, crew))
     store = CheckpointStore(config.folder / CHECKPOINTS)
     Checkpointer(
         config=config,
@@ -626,7 +622,6 @@ def test_a_checkpoint_restores_the_run(tmp_path, num_envs):
         parts=crew,
         metrics=NoState(),
         evaluator=NoState(),
-        say=print,
     ).save(tick.counters)
     saved = values(agent_variables(crew))
     assert any(name.startswith("optimizer") for name in saved)
@@ -636,7 +631,7 @@ def test_a_checkpoint_restores_the_run(tmp_path, num_envs):
     assert checkpoint.counters == tick.counters
 
     def resumed():
-        crew = build_parts(config, checkpoint.counters.steps)
+        crew = a3c.build_crew(config, checkpoint.counters.steps)
         restore(crew, store, checkpoint)
         return crew
 
@@ -648,7 +643,7 @@ def test_a_checkpoint_restores_the_run(tmp_path, num_envs):
         ends = []
         for crew in (resumed(), resumed()):
             restore(crew, store, checkpoint)
-            *_, last = train(config, crew, checkpoint.counters)
+            *_, last = a3c.train(config, crew, checkpoint.counters)
             ends.append((last.counters, values(agent_variables(crew))))
         (reached, one), (same, two) = ends
         assert reached == same

@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 import tensorflow as tf
-from fake_ray import FakeRay, ObjectLostError, Ref
+from fake_ray import FakeRay, GetTimeoutError, ObjectLostError, Ref
 
 from rainbow_tf.agent.actor import Actor
 from rainbow_tf.agent.losses import losses_and_errors, munchausen, q_values
@@ -28,7 +28,7 @@ from rainbow_tf.distributed.apex import learner as apex
 from rainbow_tf.distributed.apex import player
 from rainbow_tf.distributed.apex.player import InitialErrors, Player
 from rainbow_tf.distributed.apex.replay import RemoteReplays
-from rainbow_tf.distributed.apex.shard import NewShardError, ReplayShard, Rollout
+from rainbow_tf.distributed.apex.shard import ReplayShard, Rollout
 from rainbow_tf.runs.store import CHECKPOINTS, CheckpointStore
 from rainbow_tf.training.checkpoint import Checkpointer, restore, restore_replay
 from rainbow_tf.types import Counters, Decision, EnvironmentSpec, UpdateResult
@@ -171,13 +171,12 @@ def test_initial_priorities_equal_the_learners_errors(eager, settings):
     config = small(actors=1, noisy=False, batch_size=64, **settings)
     one = Player(config=config, number=0, start_steps=0)
     shard = ReplayShard(config=config, spec=one.spec, actors=[0], seed=0)
-    shard.begin()
     for number, (rollout, played) in enumerate(play(one, rollouts=20)):
         shard.add(0, number, rollout, played.begins)
     support = make_support(config)
     seen = set()
     for _ in range(20):
-        ids, batch = shard.call(None, "sample", 0.4)
+        ids, batch = shard.sample(0.4)
         outputs_tm1 = one._network(batch.observation_tm1)
         outputs_t = one._network(batch.observation_t)
         values_tm1, values_t = (q_values(support, outputs) for outputs in (outputs_tm1, outputs_t))
@@ -195,12 +194,10 @@ def test_initial_priorities_equal_the_learners_errors(eager, settings):
             action_t,
         )
         expected = (np.maximum(errors, 0) + 1e-6) ** config.priority_exponent
-        np.testing.assert_allclose(
-            shard.call(None, "priorities", ids), expected, rtol=2e-3, atol=2e-4
-        )
+        np.testing.assert_allclose(shard.priorities(ids), expected, rtol=2e-3, atol=2e-4)
         seen.update(ids.tolist())
     assert len(seen) > 100
-    assert len(np.unique(np.round(shard.call(None, "priorities", np.array(sorted(seen))), 6))) > 20
+    assert len(np.unique(np.round(shard.priorities(np.array(sorted(seen))), 6))) > 20
 
 
 @pytest.mark.parametrize("n_step", [1, 3, 7])
@@ -226,17 +223,16 @@ def test_initial_errors_at_lost_lives_and_truncated_episodes(eager, n_step):
     }
     initial_errors = InitialErrors(config)
     shard = ReplayShard(config=config, spec=spec, actors=[0], seed=0)
-    shard.begin()
     for number, start in enumerate(range(0, steps, 5)):
         rollout = {name: column[start : start + 5] for name, column in columns.items()}
         errors = initial_errors(rollout, outputs[rollout["frame"]])
         shard.add(0, number, Rollout(**rollout, errors=errors), number == 0)
     for _ in range(20):
-        ids, batch = shard.call(None, "sample", 0.4)
+        ids, batch = shard.sample(0.4)
         q_tm1 = outputs[batch.observation_tm1[:, 0], batch.action_tm1, 0]
         q_t = outputs[batch.observation_t[:, 0], :, 0].max(axis=1)
         expected = np.abs(batch.reward_t + batch.discount_t * q_t - q_tm1)
-        found = shard.call(None, "priorities", ids) ** (1 / config.priority_exponent)
+        found = shard.priorities(ids) ** (1 / config.priority_exponent)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     assert 0 < np.count_nonzero(batch.discount_t == 0) < 32
 
@@ -283,7 +279,6 @@ def test_a_shard_rejects_rollouts_after_a_gap(stub_agent):
     config = stubbed(actors=1)
     one = Player(config=config, number=0, start_steps=0)
     shard = ReplayShard(config=config, spec=one.spec, actors=[0], seed=0)
-    shard.begin()
     (a, _), (b, _), (c, _) = play(one, 3)
     assert shard.add(0, 0, a, True).fill == pytest.approx(10 / 400)
     assert shard.add(0, 1, b, False).fill == pytest.approx(20 / 400)
@@ -293,9 +288,6 @@ def test_a_shard_rejects_rollouts_after_a_gap(stub_agent):
     assert played.begins
     assert shard.add(0, 4, d, True).fill == pytest.approx(30 / 400)
     other = ReplayShard(config=config, spec=one.spec, actors=[0], seed=0)
-    with pytest.raises(NewShardError):
-        other.add(0, 1, b, True)
-    other.begin()
     assert other.add(0, 1, b, False) is None  # the shard was restarted
 
 
@@ -404,10 +396,9 @@ def test_silent_actors_are_reported(fake, tmp_path, capsys, monkeypatch):
     assert "No actor has answered" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("is_seen", [True, False])
 @pytest.mark.parametrize("has_checkpoint", [True, False])
 def test_a_killed_shard_is_restored_from_the_last_checkpoint(
-    fake, tmp_path, capsys, has_checkpoint, is_seen
+    fake, tmp_path, capsys, has_checkpoint
 ):
     config = stubbed(run_dir=str(tmp_path), replay_shards=2)
     fleet = apex.build_fleet(config)
@@ -418,11 +409,7 @@ def test_a_killed_shard_is_restored_from_the_last_checkpoint(
         saved = shard_of(fleet, 1).status
         checkpointer(config, fleet).save(tick.counters)
     tick = next(t for t in ticks if t.counters.steps > 250)
-    handle = shard_of(fleet, 1).handle
-    if is_seen:
-        handle.kill()
-    else:  # it died while nobody called it, as during an evaluation
-        handle.restart()
+    shard_of(fleet, 1).handle.kill()
     said = ""
     while "died" not in said:
         next(ticks)
@@ -438,6 +425,24 @@ def test_a_killed_shard_is_restored_from_the_last_checkpoint(
     *_, last = ticks
     assert last.frames >= 400
     assert shard_of(fleet, 1).status.num_sampleable > 20
+
+
+def test_a_shard_that_cannot_start_again_ends_the_run(fake, tmp_path, monkeypatch):
+    config = stubbed(run_dir=str(tmp_path))
+    fleet = apex.build_fleet(config)
+    ticks = apex.train(config, fleet)
+    next(t for t in ticks if t.counters.steps > 100)
+    shard_of(fleet).handle.kill()
+    get = fake.get
+
+    def without_room(ref, timeout=None):
+        if timeout is not None:
+            raise GetTimeoutError
+        return get(ref)
+
+    monkeypatch.setattr(fake, "get", without_room)
+    with pytest.raises(ConfigError, match="shard 0 died and Ray could not restart it in 120 s"):
+        list(ticks)
 
 
 def test_a_lost_rollout_only_makes_its_actor_start_new_episodes(fake, tmp_path, monkeypatch):
@@ -471,7 +476,6 @@ def checkpointer(config, fleet):
         parts=fleet,
         metrics=NoState(),
         evaluator=NoState(),
-        say=print,
     )
 
 
@@ -495,7 +499,7 @@ def test_a_checkpoint_restores_the_agent_and_all_shards(fake, tmp_path, monkeypa
     for name, array in fleet.replay.state().items():
         np.testing.assert_array_equal(other.replay.state()[name], array)
     shards = [h.instance for h in fake.handles if isinstance(h.instance, ReplayShard)]
-    kept = [shard._union.replays for shard in shards]  # two shards of each fleet
+    kept = [shard._replays for shard in shards]  # two shards of each fleet
     for old, new in ((kept[0], kept[2]), (kept[1], kept[3])):
         assert old.keys() == new.keys()
         for actor, replay in old.items():
@@ -519,7 +523,7 @@ def test_a_shard_that_dies_while_saving_costs_the_checkpoint_and_not_the_run(
     tick = next(t for t in ticks if t.counters.steps > 150)
     shard_of(fleet).handle.kill()
     checkpointer(config, fleet).save(tick.counters)
-    assert "replay shard 0 died during the checkpoint" in capsys.readouterr().out
+    assert "replay shard 0 died during the checkpoint" in capsys.readouterr().err
     assert CheckpointStore(config.folder / CHECKPOINTS).numbers() == []
     *_, last = ticks
     assert last.frames >= 400

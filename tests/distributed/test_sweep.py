@@ -27,9 +27,9 @@ from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.distributed import cluster
 from rainbow_tf.distributed.sweep import cells as cells_module
 from rainbow_tf.distributed.sweep import scheduler as schedule
+from rainbow_tf.distributed.sweep import views
 from rainbow_tf.distributed.sweep.cells import Outcome, Resources, Status, read_state
 from rainbow_tf.distributed.sweep.scheduler import Job, Scheduler, check_room
-from rainbow_tf.distributed.sweep.views import LiveTable, PlainLines
 from rainbow_tf.runs.folder import FolderBusyError, RunFolder, is_finished
 from rainbow_tf.runs.store import CHECKPOINTS, CheckpointError, CheckpointStore
 
@@ -536,10 +536,12 @@ def example_jobs(tmp_path, running, failed, waiting):
 
 
 @pytest.mark.parametrize("counts", [(2, 0, 1), (30, 0, 0), (500, 90, 3_400)])
-def test_the_table_fits_the_screen(tmp_path, counts):
+def test_the_table_fits_the_screen(tmp_path, monkeypatch, counts):
     jobs = example_jobs(tmp_path, *counts)
     screen = io.StringIO()
-    table = LiveTable(Console(file=screen, width=80, height=24, force_terminal=True))
+    console = Console(file=screen, width=80, height=24, force_terminal=True)
+    monkeypatch.setattr(views, "Console", lambda **_: console)
+    table = views.LiveTable()
     for number in range(8):
         table.say(f"event {number} {'long ' * 40}")
     table.show(jobs)
@@ -557,10 +559,11 @@ def test_the_table_fits_the_screen(tmp_path, counts):
     assert more == ([] if rows == running else [f"and {running - rows} more active"])
 
 
-def test_the_log_has_a_summary_per_minute(tmp_path, capsys):
+def test_the_log_has_a_summary_per_minute(tmp_path, capsys, monkeypatch):
     jobs = example_jobs(tmp_path, 1, 2, 3)
     now = 0.0
-    lines = PlainLines(clock=lambda: now)
+    monkeypatch.setattr(views, "time", SimpleNamespace(monotonic=lambda: now))
+    lines = views.PlainLines()
     for now in (1.0, 59.0, 60.0, 61.0, 119.0, 121.0):  # noqa: B007
         lines.show(jobs)
     line = "6 runs: 0 done, 1 running, 3 waiting, 2 failed.\n"

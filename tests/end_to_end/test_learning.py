@@ -3,10 +3,9 @@
 import pytest
 
 import rainbow_tf.flags as presets
+from rainbow_tf.api import build
 from rainbow_tf.config import Config
-from rainbow_tf.distributed.apex import learner as apex
-from rainbow_tf.training.build import build_parts
-from rainbow_tf.training.loop import train
+from rainbow_tf.types import BEGINNING
 
 # Presets of agents that differ from full Rainbow by flags alone.
 AGENTS = [name for name in presets.names("*/*") if name not in ("baselines/a3c", "baselines/dqn")]
@@ -26,11 +25,10 @@ A3C_MINATAR = (
 
 def frames_to_reach(config: Config, mean_return: float, *, episodes: int) -> int | None:
     """Frames after which that many training episodes in a row first have the mean return."""
-    build, play = (apex.build_fleet, apex.train) if config.actors > 0 else (build_parts, train)
-    parts = build(config)
+    parts, ticks = build(config, BEGINNING)
     scores: list[float] = []
     try:
-        for tick in play(config, parts):
+        for tick in ticks:
             scores += [episode.score for episode in tick.episodes]
             recent = scores[-episodes:]
             if tick.episodes and len(recent) == episodes and sum(recent) / episodes >= mean_return:

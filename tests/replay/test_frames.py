@@ -9,6 +9,7 @@ from rainbow_tf.config import Config
 from rainbow_tf.environments.base import make_environment
 from rainbow_tf.replay.frames import FrameRing, Lz4FrameRing
 from rainbow_tf.replay.replay import replay_bytes
+from rainbow_tf.types import EnvironmentSpec
 
 
 @pytest.fixture(params=[FrameRing, Lz4FrameRing])
@@ -16,15 +17,15 @@ def ring_of(request):
     def make(*, num_lanes: int, length: int, stack: int, frame_shape=(), written: int):
         """Lane e holds 100 * (e + 1) + t at time t, in every pixel."""
         ring = request.param(
-            num_lanes=num_lanes,
+            slots=num_lanes * length,
             length=length,
-            frame_shape=frame_shape,
-            frame_dtype=np.dtype(np.int32),
-            stack=stack,
+            spec=EnvironmentSpec(frame_shape, np.dtype(np.int32), stack, 1, ()),
         )
+        starts = np.arange(num_lanes) * length
         lanes = 100 * np.arange(1, num_lanes + 1).reshape(num_lanes, *[1] * len(frame_shape))
         for time in range(written):
-            ring.write(time % length, np.broadcast_to(lanes + time, (num_lanes, *frame_shape)))
+            frames = np.broadcast_to(lanes + time, (num_lanes, *frame_shape))
+            ring.set(starts + time % length, frames)
         return ring
 
     return make
@@ -88,16 +89,15 @@ def test_gather_does_not_change_the_ring(ring_of):
 
 def test_compressed_frames_need_a_quarter_of_the_memory():
     environment = make_environment(Config(game="qbert"), num_envs=1, seed=1)
-    ring = Lz4FrameRing(
-        num_lanes=1, length=400, frame_shape=(84, 84), frame_dtype=np.dtype(np.uint8), stack=1
-    )
+    spec = EnvironmentSpec((84, 84), np.dtype(np.uint8), 1, 6, ())
+    ring = Lz4FrameRing(slots=400, length=400, spec=spec)
     rng = np.random.default_rng(1)
     environment.reset()
     frames = np.array(
         [environment.step(rng.integers(6, size=1)).observation[:, -1] for _ in range(400)]
     )
     for position, frame in enumerate(frames):
-        ring.write(position, frame)
+        ring.set(np.array([position]), frame)
     out = np.empty((400, 1, 84, 84), np.uint8)
     ring.gather(np.arange(400), np.zeros(400, np.uint8), out)
     np.testing.assert_array_equal(out, frames)

@@ -60,10 +60,9 @@ class Run:
         self.store = CheckpointStore(config.folder / CHECKPOINTS)
         self.metrics = Metrics(
             config=config,
-            network=self.parts.learner.online,
-            replay=self.parts.replay,
+            parts=self.parts,
             frames=start.steps * config.frames_per_step,
-            say=self.said.append,
+            evaluated=start.steps * config.frames_per_step,
         )
         self.evaluator = Evaluator(
             config=config,
@@ -79,7 +78,6 @@ class Run:
             parts=self.parts,
             metrics=self.metrics,
             evaluator=self.evaluator,
-            say=self.said.append,
         )
         self.ticks = train(config, self.parts, start)
         self.opened.append(self)
@@ -244,7 +242,7 @@ def test_every_random_generator_is_restored(tmp_path):
         assert states[0] == states[1], name
 
 
-def test_a_full_disk_is_tried_again_after_a_period_only(tmp_path, monkeypatch):
+def test_a_full_disk_is_tried_again_after_a_period_only(tmp_path, monkeypatch, capsys):
     run = Run(settings(tmp_path, checkpoint_period_frames=40))
 
     def full(*_):
@@ -254,7 +252,7 @@ def test_a_full_disk_is_tried_again_after_a_period_only(tmp_path, monkeypatch):
     for tick in itertools.islice(run.ticks, 25):
         run.checkpointer.observe(tick)
         frames = tick.frames
-    assert len(run.said) == frames // 40
+    assert len(capsys.readouterr().err.splitlines()) == frames // 40
 
 
 def test_a_resumed_run_does_not_save_at_once(tmp_path):
@@ -284,7 +282,7 @@ def test_a_period_is_counted_in_frames(tmp_path):
     assert saved == list(range(100, last + 1, 100))
 
 
-def test_a_full_disk_does_not_stop_the_run(tmp_path, monkeypatch):
+def test_a_full_disk_does_not_stop_the_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("rainbow_tf.replay.replay.CHUNK_SLOTS", 40)
     run = Run(settings(tmp_path))
     run.checkpointer.save(run.play(30).counters)
@@ -295,8 +293,8 @@ def test_a_full_disk_does_not_stop_the_run(tmp_path, monkeypatch):
 
         patch.setattr("os.fsync", full)
         run.checkpointer.save(run.play(30).counters)
-    assert len(run.said) == 1
-    assert "No space left on device" in run.said[0]
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "No space left on device" in said
     assert run.store.numbers() == [1]
     assert run.store.newest_whole()[1] == []
     # What could not be written is not forgotten.

@@ -94,7 +94,7 @@ class Log:
 def play(script, log, **settings):
     config = Config(environment="Scripted-v0", **settings)
     environment = ScriptedEnvironment(script, config.num_envs)
-    parts = Parts(environment=environment, replay=log, learner=log, actor=log, evaluation_actor=log)
+    parts = Parts(environment, log, log, log, log, environment.spec)
     return list(train(config, parts))
 
 
@@ -125,7 +125,7 @@ def test_history_and_target_period_are_frames_of_four_to_a_step():
     log = Log()
     config = Config(game="qbert", num_envs=4, frames=96_000, min_history_frames=80_000)
     environment = ScriptedEnvironment(ENDLESS, 4)
-    parts = Parts(environment=environment, replay=log, learner=log, actor=log, evaluation_actor=log)
+    parts = Parts(environment, log, log, log, log, environment.spec)
     ticks = list(train(config, parts))
     assert ticks[-1].frames == 96_000
     assert len(ticks) == 6_000  # vector steps of 4 lanes, 4 frames each

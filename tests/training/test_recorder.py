@@ -36,28 +36,25 @@ def run(config):
     """What a run leaves: what it said, its parts, and every number of its agent."""
     config.folder.mkdir(parents=True)
     parts = build_parts(config)
-    said = []
-    metrics = Metrics(
-        config=config, network=parts.learner.online, replay=parts.replay, frames=0, say=said.append
-    )
+    metrics = Metrics(config=config, parts=parts, frames=0, evaluated=0)
     recorder = Recorder(
         config=config,
         parts=parts,
         metrics=metrics,
         frames=0,
         is_stopping=lambda: False,
-        say=said.append,
     )
     losses = []
-    for tick in train(config, parts):
-        metrics.observe(tick)
-        recorder.observe(tick.frames)
-        losses += [result.loss for result in tick.results]
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        for tick in train(config, parts):
+            metrics.observe(tick)
+            recorder.observe(tick.frames)
+            losses += [result.loss for result in tick.results]
     metrics.close()
     parts.environment.close()
     numbers = values(agent_variables(parts)) | {"losses": np.array(losses)}
     states = [rng.bit_generator.state for rng in (parts.actor.rng, parts.evaluation_actor.rng)]
-    return said, parts, numbers, states
+    return said.getvalue().splitlines(), parts, numbers, states
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +118,7 @@ class Silent:
         return contextlib.nullcontext()
 
 
-def test_a_failed_video_is_reported_and_restores_the_noise(recorded, monkeypatch):
+def test_a_failed_video_is_reported_and_restores_the_noise(recorded, monkeypatch, capsys):
     config, _, parts, *_ = recorded
 
     def full(*args, **kwargs):
@@ -129,20 +126,18 @@ def test_a_failed_video_is_reported_and_restores_the_noise(recorded, monkeypatch
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(recorder_module, "video", full)
-    said = []
     recorder = Recorder(
         config=config,
         parts=parts,
         metrics=Silent(),
         frames=160,
         is_stopping=lambda: False,
-        say=said.append,
     )
     before = values(agent_variables(parts))
     for frames in (160, 164, 209, 210, 212):
         recorder.observe(frames)
-    assert len(said) == 1
-    assert said[0].startswith("film at 210 frames: failed, training continues (")
-    assert "No space left" in said[0]
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("film at 210 frames: failed, training continues (")
+    assert "No space left" in said
     for name, array in values(agent_variables(parts)).items():
         np.testing.assert_array_equal(array, before[name], err_msg=name)

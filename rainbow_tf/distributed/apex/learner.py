@@ -15,8 +15,9 @@ import numpy as np
 from rainbow_tf.agent.learner import Learner
 from rainbow_tf.agent.schedules import has_passed, linear
 from rainbow_tf.config import Config, ConfigError
+from rainbow_tf.console import say
 from rainbow_tf.distributed.apex.player import Played, Player
-from rainbow_tf.distributed.apex.replay import PREFETCHED, WAITING_ADDS, ShardedReplay, say
+from rainbow_tf.distributed.apex.replay import PREFETCHED, WAITING_ADDS, ShardedReplay
 from rainbow_tf.distributed.cluster import connect
 from rainbow_tf.environments.base import make_spec
 from rainbow_tf.replay.replay import CHUNK_SLOTS

@@ -2,18 +2,17 @@
 
 import contextlib
 import errno
-import sys
-import time
+import functools
 from collections import deque
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.distributed.apex.shard import EMPTY, NewShardError, ReplayShard
+from rainbow_tf.console import say
+from rainbow_tf.distributed.apex.shard import EMPTY, ReplayShard
 from rainbow_tf.replay.replay import replay_bytes
 from rainbow_tf.runs.store import CHECKPOINTS, CheckpointStore
 from rainbow_tf.training.checkpoint import restore_replay
@@ -22,11 +21,6 @@ from rainbow_tf.types import Batch, EnvironmentSpec
 PREFETCHED = 3  # batches sampled in advance
 WAITING_ADDS = 4  # rollouts per actor that its shard may still have to store
 _RESTART_SECONDS = 120.0
-
-
-def say(line: str) -> None:
-    """Prints a line above the progress bar."""
-    tqdm.write(line, file=sys.stderr)
 
 
 class RemoteShard:
@@ -40,9 +34,15 @@ class RemoteShard:
         self.actors = list(range(number, config.actors, config.replay_shards))
         capacity = config.replay_capacity * len(self.actors) // config.actors
         memory = replay_bytes(capacity, spec, compressed=config.compressed_replay)
-        shard = ray.remote(num_cpus=1, memory=memory, max_restarts=-1)(ReplayShard)
-        self.handle = shard.remote(config=config, spec=spec, actors=self.actors, seed=seed)
-        self.handle.begin.remote()
+        shard = ray.remote(num_cpus=1, memory=memory)(ReplayShard)
+        self._process = functools.partial(
+            shard.remote, config=config, spec=spec, actors=self.actors, seed=seed
+        )
+        self.start()
+
+    def start(self) -> None:
+        """Starts a process with an empty replay."""
+        self.handle = self._process()
         self.status = EMPTY
         self.adds: dict[Any, int] = {}  # answer to come, and actor
 
@@ -63,22 +63,16 @@ class RemoteShard:
             self.status = status or self.status
         return refused
 
-    def wait_until_alive(self) -> None:
-        """Waits for the process, which Ray restarts with an empty replay."""
-        self.adds.clear()
-        self.status = EMPTY
-        give_up = time.monotonic() + _RESTART_SECONDS
-        while True:
-            try:
-                return self._ray.get(self.handle.begin.remote())
-            except self._ray.exceptions.RayActorError as error:
-                if time.monotonic() > give_up:
-                    raise ConfigError(
-                        f"Replay shard {self.number} died and Ray could not restart it in "
-                        f"{_RESTART_SECONDS:.0f} s; rerun the command to resume from the last "
-                        "checkpoint."
-                    ) from error
-                time.sleep(0.5)
+    def restart(self) -> None:
+        """Starts another process after one died, and waits for it."""
+        self.start()
+        try:
+            self._ray.get(self.handle.__ray_ready__.remote(), timeout=_RESTART_SECONDS)
+        except (self._ray.exceptions.RayActorError, self._ray.exceptions.GetTimeoutError) as error:
+            raise ConfigError(
+                f"Replay shard {self.number} died and Ray could not restart it in "
+                f"{_RESTART_SECONDS:.0f} s; rerun the command to resume from the last checkpoint."
+            ) from error
 
 
 class RemoteReplays:
@@ -156,8 +150,6 @@ class ShardedReplay(RemoteReplays):
         super().__init__(ray=ray, shards=shards, num_actors=config.actors)
         self.rng = np.random.default_rng(seeds)
         self._store = CheckpointStore(config.folder / CHECKPOINTS)
-        # If a shard died while no call was in flight, the first sign is that it is new.
-        self._death = (ray.exceptions.RayActorError, NewShardError)
         self._ahead: deque[tuple[RemoteShard, Any]] = deque()
         self.broken_off: set[int] = set()  # actors whose next rollout must start fresh episodes
 
@@ -187,7 +179,7 @@ class ShardedReplay(RemoteReplays):
         for shard in self._shards:
             try:
                 self.broken_off |= shard.settle()
-            except self._death:
+            except self._ray.exceptions.RayActorError:
                 self._recover(shard)
 
     def sample(self, importance_exponent: float) -> tuple[np.ndarray, Batch]:
@@ -195,12 +187,11 @@ class ShardedReplay(RemoteReplays):
         while True:
             while len(self._ahead) <= PREFETCHED:
                 shard = self._choose()
-                request = shard.handle.call.remote(None, "sample", importance_exponent)
-                self._ahead.append((shard, request))
+                self._ahead.append((shard, shard.handle.sample.remote(importance_exponent)))
             shard, answer = self._ahead.popleft()
             try:
                 return self._ray.get(answer)
-            except self._death:
+            except self._ray.exceptions.RayActorError:
                 self._recover(shard)
 
     def _choose(self) -> RemoteShard:
@@ -211,11 +202,11 @@ class ShardedReplay(RemoteReplays):
 
     def update_priorities(self, ids: np.ndarray, errors: np.ndarray) -> None:
         """Makes the errors the priorities of transitions still stored, without waiting."""
-        self._of_batch(ids).call.remote(None, "update_priorities", ids, errors)
+        self._of_batch(ids).update_priorities.remote(ids, errors)
 
     def priorities(self, ids: np.ndarray) -> np.ndarray:
         """Priorities of sampled transitions."""
-        return self._ray.get(self._of_batch(ids).call.remote(None, "priorities", ids))
+        return self._ray.get(self._of_batch(ids).priorities.remote(ids))
 
     def _of_batch(self, ids: np.ndarray) -> Any:
         """The process that a batch came from: all its transitions are of one shard."""
@@ -225,7 +216,7 @@ class ShardedReplay(RemoteReplays):
         """The result of a call for a checkpoint; fails the checkpoint if the shard dies."""
         try:
             return super()._call(actor, method, *arguments)
-        except self._death as error:
+        except self._ray.exceptions.RayActorError as error:
             shard = self._shard_of[actor]
             self._recover(shard)
             reason = f"replay shard {shard.number} died during the checkpoint"
@@ -233,7 +224,7 @@ class ShardedReplay(RemoteReplays):
 
     def _recover(self, shard: RemoteShard) -> None:
         say(f"Replay shard {shard.number} died; restarting it.")
-        shard.wait_until_alive()
+        shard.restart()
         self._ahead = deque(entry for entry in self._ahead if entry[0] is not shard)
         checkpoint, _ = self._store.newest_whole()
         if checkpoint is None:

@@ -6,8 +6,7 @@ import numpy as np
 
 from rainbow_tf.config import Config
 from rainbow_tf.replay.replay import make_replay
-from rainbow_tf.replay.union import ReplayUnion
-from rainbow_tf.types import EnvironmentSpec
+from rainbow_tf.types import Batch, EnvironmentSpec
 
 
 class Rollout(NamedTuple):
@@ -34,44 +33,31 @@ class ShardStatus(NamedTuple):
 EMPTY = ShardStatus(0, 0.0, 1.0, 0.0)
 
 
-class NewShardError(RuntimeError):
-    """The process was restarted, and the caller does not know it yet."""
-
-
 class ReplayShard:
-    """The replays of some actors, one each: the lanes of a replay step together."""
+    """The replays of some actors, one each, because only the lanes of one step together.
+
+    They are sampled in proportion to priority, as one tree over them would be. An id is that of
+    the actor's replay times the actors, plus the actor.
+    """
 
     def __init__(self, *, config: Config, spec: EnvironmentSpec, actors: list[int], seed: int):
-        rng, *rngs = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(1 + len(actors)))
+        rngs = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(1 + len(actors)))
+        self._rng = next(rngs)
         capacity = config.replay_capacity // config.actors
-        self._union = ReplayUnion(
-            replays={
-                actor: make_replay(config, spec, capacity=capacity, rng=its_rng)
-                for actor, its_rng in zip(actors, rngs, strict=True)
-            },
-            num_owners=config.actors,
-            batch_size=config.batch_size,
-            rng=rng,
-        )
-        self._is_begun = False
+        self._replays = {
+            actor: make_replay(config, spec, capacity=capacity, rng=rng)
+            for actor, rng in zip(actors, rngs, strict=True)
+        }
+        self._num_actors = config.actors
+        self._strata = np.arange(config.batch_size)
         self._next: dict[int, int] = {}  # number of the rollout that continues the last one
-
-    def begin(self) -> None:
-        """Opens the shard for use, once the caller knows that it is empty."""
-        self._is_begun = True
-
-    @property
-    def _held(self) -> ReplayUnion:
-        if not self._is_begun:
-            raise NewShardError
-        return self._union
 
     def add(self, actor: int, number: int, rollout: Rollout, begins: bool) -> ShardStatus | None:
         """Stores a rollout; returns None if the one before it is missing.
 
         Steps after a lost rollout would join two episodes.
         """
-        replay = self._held.replays[actor]
+        replay = self._replays[actor]
         if begins:
             replay.cut_episodes()
         elif self._next.get(actor) != number:
@@ -84,15 +70,50 @@ class ReplayShard:
 
     def status(self) -> ShardStatus:
         """Fill and priorities."""
-        replays = self._held.replays.values()
+        replays = self._replays.values()
         return ShardStatus(
-            self._held.num_sampleable,
-            self._held.total_priority,
+            sum(replay.num_sampleable for replay in replays),
+            sum(replay.total_priority for replay in replays),
             max(replay.max_priority for replay in replays),
             float(np.mean([replay.fill for replay in replays])),
         )
 
-    def call(self, actor: int | None, method: str, *arguments: Any) -> Any:
-        """Calls a method of an actor's replay, or of the union of all."""
-        target = self._held if actor is None else self._held.replays[actor]
-        return getattr(target, method)(*arguments)
+    def sample(self, importance_exponent: float) -> tuple[np.ndarray, Batch]:
+        """Ids and transitions of a batch; importance weights are over all replays."""
+        ends = np.cumsum([replay.total_priority for replay in self._replays.values()])
+        size = len(self._strata)
+        masses = (self._strata + self._rng.random(size)) * (ends[-1] / size)
+        masses = np.minimum(masses, np.nextafter(ends[-1], 0))  # rounding can reach the end
+        shares = np.bincount(np.searchsorted(ends, masses, side="right"), minlength=len(ends))
+        all_ids, batches, priorities = [], [], []
+        for (actor, replay), share in zip(self._replays.items(), shares, strict=True):
+            if share > 0:
+                ids, batch = replay.sample(importance_exponent, int(share))
+                all_ids.append(ids * self._num_actors + actor)
+                batches.append(batch)
+                priorities.append(replay.priorities(ids))
+        # Dividing by the largest weight cancels the total and the number of transitions.
+        mass = np.concatenate(priorities)
+        weight = ((mass / mass.min()) ** -importance_exponent).astype(np.float32)
+        if len(batches) == 1:
+            return all_ids[0], batches[0]._replace(weight=weight)
+        joined = Batch(*map(np.concatenate, zip(*batches, strict=True)))
+        return np.concatenate(all_ids), joined._replace(weight=weight)
+
+    def update_priorities(self, ids: np.ndarray, errors: np.ndarray) -> None:
+        """Sets the priorities of transitions still stored from their errors."""
+        for actor in np.unique(ids % self._num_actors):
+            its = ids % self._num_actors == actor
+            self._replays[actor].update_priorities(ids[its] // self._num_actors, errors[its])
+
+    def priorities(self, ids: np.ndarray) -> np.ndarray:
+        """Priorities of sampled transitions, after the exponent."""
+        priorities = np.zeros(len(ids))
+        for actor in np.unique(ids % self._num_actors):
+            its = ids % self._num_actors == actor
+            priorities[its] = self._replays[actor].priorities(ids[its] // self._num_actors)
+        return priorities
+
+    def call(self, actor: int, method: str, *arguments: Any) -> Any:
+        """Calls a method of an actor's replay."""
+        return getattr(self._replays[actor], method)(*arguments)

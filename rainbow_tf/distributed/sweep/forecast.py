@@ -9,9 +9,10 @@ import tensorflow as tf
 
 from rainbow_tf.console import duration, size, table
 from rainbow_tf.distributed.sweep.cells import Cell, Resources, counted, read_state
-from rainbow_tf.training.build import build_parts
 from rainbow_tf.training.checkpoint import disk_bytes
 from rainbow_tf.training.progress import measure_speed
+from rainbow_tf.training.run import build_single
+from rainbow_tf.types import BEGINNING
 
 _TRIAL_CAPACITY = 10_000  # steps of replay: its size does not change the speed
 _WIDTH = 90  # of the lists of environments and seeds
@@ -73,7 +74,7 @@ def _measure(cell: Cell) -> tuple[float, int]:
     config = cell.config
     capacity = min(config.replay_capacity, _TRIAL_CAPACITY)
     print(f"Measuring {config.agent} on {config.environment_name} ...", end="", flush=True)
-    parts = build_parts(dataclasses.replace(config, replay_capacity=capacity))
+    parts, _ = build_single(dataclasses.replace(config, replay_capacity=capacity), BEGINNING)
     try:
         frames_per_second, seconds = measure_speed(config, parts)
     finally:

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -19,9 +19,8 @@ _MOST_EVENTS = 6
 class PlainLines:
     """One line per event, and a summary every minute."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic):
-        self._clock = clock
-        self._next_summary = clock() + _SUMMARY_SECONDS
+    def __init__(self) -> None:
+        self._next_summary = time.monotonic() + _SUMMARY_SECONDS
 
     def say(self, line: str) -> None:
         """Prints an event."""
@@ -29,18 +28,16 @@ class PlainLines:
 
     def show(self, jobs: Sequence[Job]) -> None:
         """Prints the summary once a minute."""
-        if self._clock() >= self._next_summary:
-            self._next_summary = self._clock() + _SUMMARY_SECONDS
+        if time.monotonic() >= self._next_summary:
+            self._next_summary = time.monotonic() + _SUMMARY_SECONDS
             print(summary(jobs), flush=True)
 
 
 class LiveTable(Live):
     """Active runs and the latest events, never taller than the screen."""
 
-    def __init__(self, console: Console | None = None):
-        super().__init__(
-            console=console or Console(highlight=False), auto_refresh=False, transient=True
-        )
+    def __init__(self) -> None:
+        super().__init__(console=Console(highlight=False), auto_refresh=False, transient=True)
         self._events: deque[str] = deque(maxlen=_MOST_EVENTS)
 
     def say(self, line: str) -> None:

@@ -1,10 +1,11 @@
-"""Several replays sampled as one: literal numbers, and equality with a single replay."""
+"""The replays of a shard sampled as one: literal numbers, and equality with a single replay."""
 
 import numpy as np
 import pytest
 
+from rainbow_tf.config import Config
+from rainbow_tf.distributed.apex.shard import ReplayShard
 from rainbow_tf.replay.replay import Replay
-from rainbow_tf.replay.union import ReplayUnion
 from rainbow_tf.types import EnvironmentSpec
 
 SPEC = EnvironmentSpec((), np.dtype(np.int32), 1, 4, ())
@@ -35,19 +36,18 @@ def make_replay(errors, *, batch_size=8, first_frame=0, seed=0, prioritized=True
     return replay
 
 
-def make_union(*replays, batch_size=8, seed=0):
-    return ReplayUnion(
-        replays=dict(enumerate(replays)),
-        num_owners=len(replays),
-        batch_size=batch_size,
-        rng=np.random.default_rng(seed),
-    )
+def make_shard(*replays, batch_size=8, seed=0):
+    config = Config(environment="x", actors=len(replays), batch_size=batch_size)
+    shard = ReplayShard(config=config, spec=SPEC, actors=list(range(len(replays))), seed=seed)
+    shard._replays = dict(enumerate(replays))
+    shard._rng = np.random.default_rng(seed)
+    return shard
 
 
-def test_union_of_one_replay_samples_like_it():
+def test_shard_of_one_replay_samples_like_it():
     errors = [1.0, 2.0, 3.0, 4.0]
-    union = make_union(make_replay(errors, seed=3))
-    ids, batch = union.sample(0.5)
+    shard = make_shard(make_replay(errors, seed=3))
+    ids, batch = shard.sample(0.5)
     own_ids, own = make_replay(errors, seed=3).sample(0.5)
     np.testing.assert_array_equal(ids, own_ids)
     for field, expected in own._asdict().items():
@@ -55,12 +55,12 @@ def test_union_of_one_replay_samples_like_it():
 
 
 def test_samples_are_proportional_over_all_replays():
-    union = make_union(
+    shard = make_shard(
         make_replay([1.0, 3.0]), make_replay([8.0, 4.0, 16.0], first_frame=100), batch_size=8
     )
     counts: dict[int, int] = {}
     for _ in range(4_000):
-        _, batch = union.sample(0.4)
+        _, batch = shard.sample(0.4)
         for frame in batch.observation_tm1[:, 0].tolist():
             counts[frame] = counts.get(frame, 0) + 1
     shares = {0: 1, 1: 3, 100: 8, 101: 4, 102: 16}
@@ -69,12 +69,12 @@ def test_samples_are_proportional_over_all_replays():
 
 
 def test_importance_weights_are_over_all_replays():
-    union = make_union(
+    shard = make_shard(
         make_replay([1.0], batch_size=16),
         make_replay([4.0], batch_size=16, first_frame=100),
         batch_size=16,
     )
-    _, batch = union.sample(0.5)
+    _, batch = shard.sample(0.5)
     # (p / smallest p) ** -0.5: 1 and 4 ** -0.5; each replay alone would give 1.
     by_frame = dict(zip(batch.observation_tm1[:, 0].tolist(), batch.weight.tolist(), strict=True))
     assert by_frame == {0: pytest.approx(1.0, rel=1e-5), 100: pytest.approx(0.5, rel=1e-5)}
@@ -84,21 +84,21 @@ def test_importance_weights_are_over_all_replays():
 
 def test_ids_identify_transitions():
     first, second = make_replay([1.0, 1.0]), make_replay([1.0, 1.0], first_frame=100)
-    union = make_union(first, second, batch_size=8)
-    ids, batch = union.sample(0.4)
+    shard = make_shard(first, second, batch_size=8)
+    ids, batch = shard.sample(0.4)
     frames = batch.observation_tm1[:, 0]
-    union.update_priorities(ids, frames.astype(float) + 2)
-    np.testing.assert_allclose(union.priorities(ids), frames + 2, rtol=1e-5)
+    shard.update_priorities(ids, frames.astype(float) + 2)
+    np.testing.assert_allclose(shard.priorities(ids), frames + 2, rtol=1e-5)
     assert first.total_priority == pytest.approx(2 + 3, rel=1e-5)
     assert second.total_priority == pytest.approx(102 + 103, rel=1e-5)
-    assert union.total_priority == pytest.approx(210, rel=1e-5)
-    assert union.num_sampleable == 4
+    assert shard.status().total_priority == pytest.approx(210, rel=1e-5)
+    assert shard.status().num_sampleable == 4
 
 
 def test_empty_replay_is_never_sampled():
-    union = make_union(make_replay([]), make_replay([1.0], first_frame=100), make_replay([]))
+    shard = make_shard(make_replay([]), make_replay([1.0], first_frame=100), make_replay([]))
     for _ in range(50):
-        _, batch = union.sample(0.4)
+        _, batch = shard.sample(0.4)
         assert set(batch.observation_tm1[:, 0].tolist()) == {100}
 
 
