@@ -203,8 +203,8 @@ def _write(folder: Path, rows: str, summary: dict[str, Any]) -> None:
     text = json.dumps(summary, indent=2) + "\n"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / "scores.csv", lambda file: file.write(rows.encode()))
-        write_atomically(folder / "summary.json", lambda file: file.write(text.encode()))
+        write_atomically(folder / "scores.csv", rows.encode())
+        write_atomically(folder / "summary.json", text.encode())
     except OSError as error:
         raise ConfigError(
             f"{folder} cannot be written ({error.strerror}); free the disk or move the run."

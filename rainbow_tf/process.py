@@ -92,6 +92,18 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
 
 
+@contextlib.contextmanager
+def optional(needed_by: str, extra: str) -> Iterator[None]:
+    """Says how to install an extra if an import from it fails."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(
+            f"{needed_by} needs packages that are not installed; pip install "
+            f"'rainbow_tf[{extra}]', or from a clone pip install -e '.[{extra}]'."
+        ) from error
+
+
 def check_trusted(flag: str, value: str | None) -> None:
     """Refuses to import code that only a run folder names."""
     if value is not None and ":" in value and value in untrusted and value not in given:

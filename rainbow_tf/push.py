@@ -10,7 +10,7 @@ from absl import flags
 
 from rainbow_tf.command import RUN_FLAGS, Command, Flag, run_settings
 from rainbow_tf.config import ConfigError
-from rainbow_tf.process import load_tensorflow, one_line
+from rainbow_tf.process import load_tensorflow, one_line, optional
 from rainbow_tf.runs.store import kept_best
 from rainbow_tf.video.encoder import check_video
 from rainbow_tf.watch import film
@@ -50,13 +50,13 @@ def run(values: flags.FlagValues) -> None:
     if out.exists():
         raise ConfigError(f"--out={out} exists already; give another folder.")
     check_video(out / _VIDEO)
-    try:
-        import huggingface_hub as hub
-    except ImportError as error:
-        if repo is not None:
-            raise ConfigError(f"--repo={repo} needs pip install 'rainbow_tf[hub]'.") from error
-    if repo is not None and hub.get_token() is None:
-        raise ConfigError(f"--repo={repo} needs an account; run hf auth login, or set HF_TOKEN.")
+    if repo is not None:
+        with optional(f"--repo={repo}", extra="hub"):
+            import huggingface_hub as hub
+        if hub.get_token() is None:
+            raise ConfigError(
+                f"--repo={repo} needs an account; run hf auth login, or set HF_TOKEN."
+            )
     load_tensorflow(config.tensorflow_threads)
     from rainbow_tf.export.saved_model import export_run
 

@@ -95,7 +95,7 @@ def _write(path: Path, settings: RecorderSettings, trajectories: list[Trajectory
     text = starts.text_of(settings, trajectories).encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, lambda file: file.write(text))
+        write_atomically(path, text)
     except OSError as error:
         raise ConfigError(
             f"--out={path} cannot be written ({error.strerror}); give another file."

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from rainbow_tf.config import ConfigError
+from rainbow_tf.process import optional
 
 _LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _ANSWER_SECONDS = 10.0
@@ -26,13 +27,8 @@ def import_ray(wanted_by: str) -> ModuleType:
     os.environ.setdefault("RAY_worker_niceness", "0")
     # Our commands report losses in one sentence; Ray would print pages.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
-    try:
+    with optional(wanted_by, extra="ray"):
         import ray
-    except ImportError as error:
-        raise ConfigError(
-            f'{wanted_by} needs Ray; install it with pip install "rainbow_tf[ray]", or from a '
-            'clone with pip install -e ".[ray]".'
-        ) from error
     return ray
 
 

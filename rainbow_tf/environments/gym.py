@@ -16,7 +16,7 @@ from gymnasium.wrappers import TimeLimit
 
 from rainbow_tf.config import Config, ConfigError, hint
 from rainbow_tf.games import GAMES
-from rainbow_tf.process import named_object, one_line
+from rainbow_tf.process import named_object, one_line, optional
 from rainbow_tf.types import EnvironmentSpec, StepOutput
 
 _MINATAR_ACTIONS = ("NOOP", "LEFT", "UP", "RIGHT", "DOWN", "FIRE")
@@ -176,12 +176,8 @@ def _register_minatar() -> None:
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # from its plotting packages
-        try:
+        with optional("--environment=MinAtar/...", extra="minatar"):
             import minatar.gym
-        except ImportError as error:
-            raise ConfigError(
-                "--environment=MinAtar/... needs MinAtar; pip install 'rainbow_tf[minatar]'."
-            ) from error
     minatar.gym.register_envs()
 
 

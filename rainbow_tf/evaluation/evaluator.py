@@ -7,6 +7,7 @@ from typing import Any
 
 from rainbow_tf.agent.networks import Network
 from rainbow_tf.config import Config
+from rainbow_tf.console import say
 from rainbow_tf.environments.base import make_environment
 from rainbow_tf.evaluation.episodes import EvaluatedEpisode, EvaluationGames, play_budget
 from rainbow_tf.evaluation.statistics import protocol_name, score_summary
@@ -30,7 +31,6 @@ class Evaluator:
     network: Network
     write: Callable[[int, dict[str, Any], float], None]  # frames, summary, seconds
     is_stopping: Callable[[], bool]
-    say: Callable[[str], None]
     show: Callable[[int, int], None] = lambda played, planned: None
     best: Best | None = None
     last: float | None = None  # mean score of the last evaluation in this process
@@ -62,7 +62,7 @@ class Evaluator:
     def _play(self, frames: int) -> bool:
         """Evaluates; returns whether it was not stopped."""
         config = self.config
-        self.say(f"evaluation at {frames:,} frames: playing {config.eval_frames:,} frames ...")
+        say(f"evaluation at {frames:,} frames: playing {config.eval_frames:,} frames ...")
         started = time.perf_counter()
         # New starts for every evaluation, and the same ones if the run is repeated.
         seed = (config.seed * 1_000_003 + frames) % 2**31
@@ -85,13 +85,13 @@ class Evaluator:
         self.last = mean = summary["score_mean"]
         if self.best is None or mean > self.best.score_mean:
             self.best = Best(frames, mean, len(episodes), protocol_name(config))
-        self.say(
+        say(
             f"evaluation at {frames:,} frames: mean score {mean:.1f} over "
             f"{len(episodes)} episodes, best {self.best.score_mean:.1f}"
         )
         share = summary["outside_support"]
         if share is not None and share > _MANY_OUTSIDE:
-            self.say(
+            say(
                 f"{share:.0%} of the returns were outside [{config.v_min:g}, {config.v_max:g}], "
                 "where the agent cannot represent them; restart with a wider --v_min and --v_max."
             )
@@ -107,7 +107,7 @@ class Evaluator:
         try:
             write_best(self.config.folder, self.network, self.best)
         except OSError as error:
-            self.say(
+            say(
                 f"The best weights could not be written to {self.config.folder}: "
                 f"{error.strerror}. The previous best is kept."
             )

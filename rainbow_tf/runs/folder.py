@@ -207,9 +207,9 @@ class RunFolder:
                     new, before = getattr(config, name), getattr(old, name)
                     print(f"Changed on resume: --{name}={new} (was {before}).")
             text = config.to_json().encode()
-            write_atomically(self.path / _SETTINGS, lambda file: file.write(text))
+            write_atomically(self.path / _SETTINGS, text)
             known = json.dumps(spec._asdict() | {"frame_dtype": spec.frame_dtype.name}, indent=2)
-            write_atomically(self.path / _SPEC, lambda file: file.write(known.encode() + b"\n"))
+            write_atomically(self.path / _SPEC, known.encode() + b"\n")
         except OSError as error:
             raise _unwritable(self.path, str(error.strerror)) from error
 

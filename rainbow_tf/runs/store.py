@@ -189,7 +189,7 @@ class CheckpointStore:
             body = {"format": _FORMAT, **checkpoint._asdict()}
             manifest = json.dumps({"crc32": _body_checksum(body), "body": body})
             _sync(self.folder)
-            write_atomically(folder / _MANIFEST, lambda stream: stream.write(manifest.encode()))
+            write_atomically(folder / _MANIFEST, manifest.encode())
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -268,13 +268,13 @@ def has_best(run_dir: Path) -> bool:
     return is_there
 
 
-def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+def write_atomically(path: Path, data: bytes | memoryview) -> None:
     """Replaces a file completely, or leaves the old one."""
     aside = path.with_name(f".{path.name}.part")
     try:
         aside.unlink(missing_ok=True)
         with aside.open("xb") as stream:  # never through a link
-            write(stream)
+            stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
         aside.replace(path)

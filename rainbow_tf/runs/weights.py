@@ -63,8 +63,8 @@ def write_best(folder: Path, network: Network, best: Best) -> None:
     # The score is in the weights file too: a kill between the two files cannot mix them up.
     arrays = values(named("online", network.variables)) | {"score": np.array(score)}
     np.savez(weights, allow_pickle=False, **arrays)
-    write_atomically(folder / _BEST_WEIGHTS, lambda file: file.write(weights.getbuffer()))
-    write_atomically(folder / BEST_SCORE, lambda file: file.write(score.encode()))
+    write_atomically(folder / _BEST_WEIGHTS, weights.getbuffer())
+    write_atomically(folder / BEST_SCORE, score.encode())
 
 
 def restore_best(run_dir: Path, network: Network) -> Best:

@@ -8,6 +8,7 @@ import numpy as np
 from ale_py import Action
 
 from rainbow_tf.config import ConfigError
+from rainbow_tf.process import optional
 
 KEYS = "arrows: move   space: fire   P: pause   Enter: begin, end and keep   Backspace: discard"
 QUIT = "Esc: quit without this game"
@@ -34,12 +35,8 @@ class Keyboard:
 
     def __init__(self, title: str, frames_per_second: int):
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-        try:
+        with optional("--player=human", extra="record"):
             import pygame
-        except ImportError as error:
-            raise ConfigError(
-                "--player=human needs a window; pip install 'rainbow_tf[record]'."
-            ) from error
         self._pygame = pygame
         try:
             pygame.display.init()

@@ -35,7 +35,7 @@ class CsvFile:
 
     def __init__(self, path: Path, columns: tuple[str, ...], *, frames: int):
         self._columns = columns
-        write_atomically(path, lambda stream: stream.write(_rows_until(path, columns, frames)))
+        write_atomically(path, _rows_until(path, columns, frames))
         self._file = path.open("ab", buffering=0)
         self._pending = b""
 

@@ -11,7 +11,6 @@ from rainbow_tf.agent.learner import DivergedError
 from rainbow_tf.agent.networks import store_torso
 from rainbow_tf.baselines import a3c
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.console import say
 from rainbow_tf.evaluation.evaluator import Evaluator
 from rainbow_tf.process import StopSignals
 from rainbow_tf.runs.folder import RunFolder, resumes
@@ -89,7 +88,6 @@ class Run:
             network=parts.learner.online,
             write=self.metrics.write_evaluation,
             is_stopping=self._is_stopping,
-            say=say,
             show=self._bar.show_evaluation,
         )
         self._checkpointer = Checkpointer(
@@ -191,7 +189,7 @@ def _diagnosis(config: Config, run: Run, error: DivergedError) -> str:
     path = config.folder / f"diverged_at_{run.frames}.json"
     text = json.dumps(content, indent=2) + "\n"
     try:
-        write_atomically(path, lambda file: file.write(text.encode()))
+        write_atomically(path, text.encode())
         known = f"is in {path}"
     except OSError as full:
         known = f"could not be written to {config.folder} ({full.strerror})"

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from rainbow_tf.config import Config, ConfigError
-from rainbow_tf.process import one_line
+from rainbow_tf.process import one_line, optional
 from rainbow_tf.runs.store import write_atomically
 
 _ID = "wandb_id"  # in the run folder: a resumed run continues its page
@@ -15,10 +15,8 @@ _ID = "wandb_id"  # in the run folder: a resumed run continues its page
 
 def import_wandb() -> ModuleType:
     """Weights & Biases, or an error that says how to install it."""
-    try:
+    with optional("--wandb", extra="wandb"):
         import wandb
-    except ImportError as error:
-        raise ConfigError("--wandb needs a package; pip install 'rainbow_tf[wandb]'.") from error
     return wandb
 
 
@@ -27,7 +25,7 @@ def start_wandb(config: Config) -> Any:
     wandb = import_wandb()
     path = config.folder / _ID
     if not path.exists():
-        write_atomically(path, lambda file: file.write(uuid.uuid4().hex.encode()))
+        write_atomically(path, uuid.uuid4().hex.encode())
     try:
         return wandb.init(
             project=os.environ.get("WANDB_PROJECT", "rainbow_tf"),

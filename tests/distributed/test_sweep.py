@@ -647,8 +647,8 @@ def test_without_ray_the_error_says_what_to_install(run_sweep, tmp_path, monkeyp
     ended = run_sweep(*TINY)
     assert ended.status == 1
     assert ended.stderr == (
-        'rainbow_tf: A sweep needs Ray; install it with pip install "rainbow_tf[ray]", or from a '
-        'clone with pip install -e ".[ray]".\n'
+        "rainbow_tf: A sweep needs packages that are not installed; pip install "
+        "'rainbow_tf[ray]', or from a clone pip install -e '.[ray]'.\n"
     )
     assert not list(tmp_path.iterdir())
 

@@ -286,16 +286,16 @@ def test_nothing_that_could_run_code_is_written_or_read(tmp_path):
         store.read(checkpoint.files["a"])
 
 
-def test_an_atomic_write_that_fails_leaves_what_was_there(tmp_path):
+def test_an_atomic_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
     path = tmp_path / "file"
     path.write_text("old")
 
-    def fail(stream):
-        stream.write(b"new")
+    def fail(descriptor):
         raise OSError(errno.ENOSPC, "full")
 
+    monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="full"):
-        write_atomically(path, fail)
+        write_atomically(path, b"new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path], "half a file takes space on a full disk"
 
@@ -303,6 +303,6 @@ def test_an_atomic_write_that_fails_leaves_what_was_there(tmp_path):
 def test_an_atomic_write_does_not_follow_a_link(tmp_path):
     (tmp_path / "outside").write_text("mine")
     (tmp_path / ".file.part").symlink_to(tmp_path / "outside")
-    write_atomically(tmp_path / "file", lambda stream: stream.write(b"new"))
+    write_atomically(tmp_path / "file", b"new")
     assert (tmp_path / "outside").read_text() == "mine"
     assert (tmp_path / "file").read_text() == "new"

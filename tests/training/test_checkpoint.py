@@ -55,7 +55,6 @@ class Run:
     def __init__(self, config, start=BEGINNING):
         config.folder.mkdir(exist_ok=True)
         self.config = config
-        self.said = []
         self.parts = build_parts(config, start.steps)
         self.store = CheckpointStore(config.folder / CHECKPOINTS)
         self.metrics = Metrics(
@@ -70,7 +69,6 @@ class Run:
             network=self.parts.learner.online,
             write=self.metrics.write_evaluation,
             is_stopping=lambda: False,
-            say=self.said.append,
         )
         self.checkpointer = Checkpointer(
             config=config,
@@ -319,7 +317,9 @@ def test_better_weights_than_an_older_checkpoint_knows_are_kept(tmp_path):
     assert Run.resumed(run.config).evaluator.best == best
 
 
-def test_best_weights_that_a_full_disk_does_not_take_are_not_the_best(tmp_path, monkeypatch):
+def test_best_weights_that_a_full_disk_does_not_take_are_not_the_best(
+    tmp_path, monkeypatch, capsys
+):
     run = Run(settings(tmp_path))
     first, second = (Best(frames, float(frames), 3, "gymnasium") for frames in (100, 200))
     run.evaluator.best = first
@@ -333,7 +333,7 @@ def test_best_weights_that_a_full_disk_does_not_take_are_not_the_best(tmp_path, 
         patch.setattr("os.fsync", full)
         run.evaluator.keep_best(200)
     assert run.evaluator.best == first
-    assert "No space left" in run.said[-1]
+    assert "No space left" in capsys.readouterr().err
     assert restore_best(tmp_path, run.parts.learner.online) == first
 
 
