@@ -33,10 +33,10 @@ test: lint  ## Lint, types and all tests but the slow ones.
 	$(BIN)/python -m pytest $(PARALLEL)
 
 test-slow: $(VENV)/installed-dev  ## Every game, timing ratios, notebooks, twenty kills, full learning thresholds.
-	$(BIN)/python -m pytest -v -m "slow or long"
+	$(BIN)/python -m pytest -v $(PARALLEL) -m "slow or long"
 
 stress: $(VENV)/installed-dev  ## Kill a run a hundred times, damage 160,000 files, replay a thousand starts, load a server.
-	$(BIN)/python -m pytest -v -m stress
+	$(BIN)/python -m pytest -v $(PARALLEL) -m stress
 
 coverage: $(VENV)/installed-dev  ## Run the tests of `make test` and print the lines that none of them reached.
 	$(BIN)/python -m pytest $(PARALLEL) --cov=rainbow_tf --cov=flags --cov=export --cov-report=term-missing:skip-covered
