@@ -263,7 +263,8 @@ def test_an_own_environment_learns_after_a_kill(own, kind, tmp_path):
     assert process.returncode == -signal.SIGKILL
     second = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True)
     assert "Resuming from checkpoint" in second.stdout, second.stderr
-    assert rainbow_tf.load(tmp_path / "run").evaluate(episodes=10).mean == -4
+    loaded = rainbow_tf.load(tmp_path / "run", environment=getattr(own, kind))
+    assert loaded.evaluate(episodes=10).mean == -4
 
 
 @pytest.mark.compiles
