@@ -17,6 +17,7 @@ import numpy as np
 
 from rainbow_tf.config import Config, ConfigError
 from rainbow_tf.files import read_json, record
+from rainbow_tf.process import one_line
 from rainbow_tf.starts.emulator import Emulator, rom_checksum
 
 ORIGINS = ("human", "policy", "random")
@@ -123,7 +124,7 @@ def read(path: Path) -> StartFile:
         stored = record(list[dict[str, Any]], body["trajectories"])
         trajectories = [_trajectory(settings, fields) for fields in stored]
     except (KeyError, ValueError) as error:
-        raise _unusable(path, f"it is incomplete: {error}") from error
+        raise _unusable(path, f"it is incomplete: {one_line(error)}") from error
     return StartFile(path, settings, trajectories)
 
 
