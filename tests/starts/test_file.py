@@ -337,6 +337,7 @@ def test_binary_and_missing_files(tmp_path):
         lambda body: body["settings"].update(seed=2**31),
         lambda body: body["settings"].update(seed=1.5),
         lambda body: body["settings"].update(game=None),
+        lambda body: body["settings"].update(game="pong" + 9999 * "["),
         lambda body: body.update(trajectories=[3]),
         lambda body: body["trajectories"][0].update(origin="expert"),
         lambda body: body["trajectories"][0].update(actions="abz"),
@@ -349,6 +350,7 @@ def test_incomplete_files(breakout, tmp_path, change):
     with pytest.raises(ConfigError, match="cannot be used, it is incomplete") as error:
         starts.read(path)
     sentence(error)
+    assert len(str(error.value)) < 1000
 
 
 # Points and protocols.
