@@ -337,7 +337,7 @@ def test_binary_and_missing_files(tmp_path):
         lambda body: body["settings"].update(seed=2**31),
         lambda body: body["settings"].update(seed=1.5),
         lambda body: body["settings"].update(game=None),
-        lambda body: body["settings"].update(game="pong" + 9999 * "["),
+        lambda body: body["settings"].update(game="pong" + 3000 * "["),
         lambda body: body.update(trajectories=[3]),
         lambda body: body["trajectories"][0].update(origin="expert"),
         lambda body: body["trajectories"][0].update(actions="abz"),
