@@ -70,8 +70,8 @@ class RemoteShard:
             self._ray.get(self.handle.__ray_ready__.remote(), timeout=_RESTART_SECONDS)
         except (self._ray.exceptions.RayActorError, self._ray.exceptions.GetTimeoutError) as error:
             raise ConfigError(
-                f"Replay shard {self.number} died and Ray could not restart it in "
-                f"{_RESTART_SECONDS:.0f} s; rerun the command to resume from the last checkpoint."
+                f"Replay shard {self.number} died, and no other process could be started for it; "
+                "rerun the command to resume from the last checkpoint."
             ) from error
 
 
